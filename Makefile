@@ -42,7 +42,7 @@ $(VENV)/.packages: $(VENV)/.serving
 	@$(EDITABLE) '.[dev,arrow,spark]'
 	@touch $@
 
-# The old extension goes first: when the crate does not compile, the pure twins run, not yesterday's
+# The old extension goes first: when the crate does not compile, the reference implementation runs, not yesterday's
 # code.
 $(VENV)/.native-$(BUILD): $(VENV)/.serving $(NATIVE)
 ifneq ($(BUILD),pure)
@@ -120,7 +120,7 @@ protos: install ## compile the messages of the gRPC services again
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src \
 	    $$(cd src && find penstock -name '*.proto' | sed 's,^,src/,')
 
-test: lint rust ## lint, all tests, the store's again on the pure twins, the pipeline's on Spark
+test: lint rust ## lint, all tests, the store's again on the Python backend, the pipeline's on Spark
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 	@$(MAKE) --no-print-directory BUILD=$(BUILD) pure
 	@if $(BIN)/python -c 'from penstock.pipeline.session.java import find_java; find_java()'; then \
@@ -129,8 +129,8 @@ test: lint rust ## lint, all tests, the store's again on the pure twins, the pip
 	        tests/pipeline tests/test_examples.py; \
 	else echo "no java: the tests on Spark are left out"; fi
 
-pure: install ## the store's tests on the pure twins of the native code
-	@echo "the store, on the pure twins:"
+pure: install ## the store's tests on the Python backend of the native code
+	@echo "the store, on the Python backend:"
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/codec tests/engine/segment \
 	    tests/engine/test_conformance.py
 

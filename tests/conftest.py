@@ -91,9 +91,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_report_header() -> str:
-    """Say which twin of the byte loops this run tests."""
+    """Say which codec backend this run tests."""
     try:
         from penstock.codec.select import IS_NATIVE
     except ImportError:
-        return "penstock: twins not there yet"
-    return f"penstock: {'native extension' if IS_NATIVE else 'pure twins'}"
+        return "penstock: codec not there yet"
+    return f"penstock: {'native extension' if IS_NATIVE else 'Python backend'}"

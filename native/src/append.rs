@@ -189,7 +189,7 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Write one message behind the last record, and what points at it.
+    /// Write one message after the last record, and what points at it.
     #[inline]
     fn write(&mut self, message: &Message<'_>, plan: &Plan, tail: &Tail<'_>, stamp: Stamp) {
         let mut hashes = [plan.key_hash, 0];

@@ -1,6 +1,6 @@
-//! The class `Appender`: the state behind a mutex, and Python at its edge.
+//! The class `Appender`: the state under a mutex, and Python at its edge.
 //!
-//! Two rules keep it from dead-locking: nobody waits for the mutex while attached to the
+//! Two rules keep it from dead-locking: no thread waits for the mutex while attached to the
 //! interpreter, and nothing is done in Python while the mutex is held.
 
 #[cfg(target_os = "linux")]
@@ -17,7 +17,7 @@ use crate::errors::{poisoned, Refusal};
 use crate::extract::{int64, take_producer, take_record, take_tag_header, Bound64, Columns, Many};
 use crate::message::Message;
 use crate::python::{damage_or_none, text, Encoded, Reserved};
-use crate::queue::{Gate, Kind};
+use crate::queue::{Admission, Kind};
 use crate::replay::{replay, Request};
 use crate::state::State;
 
@@ -55,7 +55,7 @@ impl Appender {
         py.detach(|| self.blocking(work)).ok_or_else(poisoned)
     }
 
-    /// Do something under the mutex if nobody else has it; attached to the interpreter or not.
+    /// Do something under the mutex if no other thread has it; attached to the interpreter or not.
     #[inline]
     pub fn try_with<R>(&self, work: impl FnOnce(&mut State) -> R) -> PyResult<Option<R>> {
         match self.state.try_lock() {
@@ -191,7 +191,7 @@ impl Appender {
         let kind = match kind {
             0 => Kind::Simple,
             1 => Kind::Batch,
-            _ => return Err(Refusal::bad(format!("{kind} is no kind of queue")).raise(py)),
+            _ => return Err(Refusal::bad(format!("{kind} is not a kind of queue")).raise(py)),
         };
         let (name, next) = (topic.bytes(), (next_offset, next_unit));
         self.ask(py, |state| state.add_queue(name, queue_id, kind, next))
@@ -251,7 +251,7 @@ impl Appender {
         })
     }
 
-    fn set_gate(
+    fn set_admission(
         &self,
         py: Python<'_>,
         handle: i64,
@@ -259,9 +259,9 @@ impl Appender {
         is_sync: bool,
         epoch: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let gate = Gate { is_open, is_sync, epoch: int64(epoch, "epoch")? };
+        let admission = Admission { is_open, is_sync, epoch: int64(epoch, "epoch")? };
         self.ask(py, |state| {
-            state.queue(handle)?.gate = gate;
+            state.queue(handle)?.admission = admission;
             Ok(())
         })
     }
@@ -311,7 +311,7 @@ impl Appender {
         Ok(PyBytes::new(py, &units))
     }
 
-    fn cut_queue(
+    fn truncate_queue(
         &self,
         py: Python<'_>,
         handle: i64,
@@ -324,14 +324,14 @@ impl Appender {
                 && (0..=queue.next_unit).contains(&next_unit);
             if !is_back {
                 return Err(Refusal::bad(format!(
-                    "shard '{}' cannot be cut to offset {next_offset}, unit {next_unit}: \
+                    "shard '{}' cannot be truncated to offset {next_offset}, unit {next_unit}: \
                      it ends at offset {}, unit {}",
                     queue.shard(),
                     queue.next_offset,
                     queue.next_unit
                 )));
             }
-            queue.cut(next_offset, next_unit);
+            queue.truncate(next_offset, next_unit);
             Ok(())
         })
     }

@@ -105,8 +105,8 @@ fn pack(units: &[u8], keys: &[Key]) -> Vec<u8> {
         };
         let end = base.saturating_add(count.into());
         let here = rest.iter().take_while(|key| key.offset < end).count();
-        let (batch, behind) = rest.split_at(here);
-        rest = behind;
+        let (batch, after) = rest.split_at(here);
+        rest = after;
         let mut hashes: Vec<(u32, i64)> =
             batch.iter().map(|key| (key.hash, key.store_ms)).collect();
         hashes.sort_unstable();

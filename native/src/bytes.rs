@@ -16,7 +16,7 @@ pub struct View {
 }
 
 // SAFETY: the memory stays valid while the buffer is held, and `drop` attaches to the interpreter
-// before it releases it. Who may write when is settled by the owner (one writer under a mutex).
+// before it releases it. The owner decides who writes when (one writer under a mutex).
 unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
@@ -64,7 +64,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // At interpreter shutdown nobody is left to hand the buffer back to.
+        // At interpreter shutdown there is no owner left to return the buffer to.
         let _ = Python::try_attach(|_| {
             // SAFETY: filled by PyObject_GetBuffer and released once.
             unsafe { ffi::PyBuffer_Release(&mut *self.raw) }
@@ -112,7 +112,7 @@ pub fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
 pub fn extend(out: &mut Vec<u8>, bytes: &[u8]) {
     out.reserve(bytes.len());
     let size = out.len();
-    // SAFETY: there is room for as many bytes behind `size`, and they are written before they count.
+    // SAFETY: there is room for as many bytes after `size`, and they are written before they count.
     unsafe {
         copy(out.as_mut_ptr().add(size), bytes);
         out.set_len(size + bytes.len());

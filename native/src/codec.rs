@@ -250,7 +250,7 @@ fn populated(_: &mut [u8], _: usize, _: usize) -> bool {
 }
 
 #[pyfunction]
-pub fn warm(
+pub fn prefault(
     py: Python<'_>,
     log: &Bound<'_, PyAny>,
     start_index: usize,

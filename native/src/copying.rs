@@ -109,7 +109,7 @@ fn check_encoded(queue: &Queue, data: &[u8], strict: bool) -> Result<(Vec<usize>
     Ok((sizes, entries))
 }
 
-/// Check that a record comes next in its queue; the offset behind it.
+/// Check that a record comes next in its queue; the offset after it.
 fn check_member(
     queue: &Queue,
     record: &Record<'_>,

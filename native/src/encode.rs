@@ -28,7 +28,7 @@ pub struct Shape {
     head: Vec<u8>,
     topic: Vec<u8>,
     sys_flag: i32,
-    /// Where these are behind the fixed part, which ends before the born host.
+    /// Where these are after the fixed part, which ends before the born host.
     store_at: usize,
     epoch_at: usize,
 }
@@ -88,7 +88,7 @@ pub struct Place {
     pub sys_flag: i32,
 }
 
-/// The properties of ours behind the user's.
+/// Our properties, after the user's.
 #[derive(Default)]
 pub struct Tail<'a> {
     pub expires_at_ms: Option<i64>,

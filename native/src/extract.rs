@@ -247,7 +247,7 @@ impl<'py> Many<'py> {
 }
 
 /// Whether every one of a list's records surely has at most `size_max` bytes. False may only mean
-/// that somebody has to look more closely.
+/// that the caller has to check more closely.
 #[pyfunction]
 pub fn all_fit(records: &Bound<'_, PyAny>, size_max: usize) -> PyResult<bool> {
     let Ok(list) = records.cast_exact::<PyList>() else {
@@ -353,7 +353,7 @@ impl Column {
         self.data.get(self.offset(at)?..self.offset(at + 1)?)
     }
 
-    /// The cell of a row, which may be null; `None` when it lies outside the data.
+    /// The cell of a row, which may be null; `None` when it is outside the data.
     #[inline(always)]
     fn get(&self, row: usize) -> Option<Option<&[u8]>> {
         let at = self.first + row;
@@ -429,7 +429,7 @@ impl Columns {
         let mut messages = Vec::with_capacity(self.count);
         for row in 0..self.count {
             let Some(message) = self.message(row) else {
-                let message = format!("row {row} of the columns lies outside their data");
+                let message = format!("row {row} of the columns is outside their data");
                 return Err(Refusal::bad(message));
             };
             messages.push(message);

@@ -81,7 +81,7 @@ fn utf16_units(text: &[u8]) -> (u32, u32, usize) {
 }
 
 /// CRC-32 is linear: the checksum of a message whose bytes were XORed with `delta`, which has
-/// `size_after` bytes behind it, follows from the old checksum alone.
+/// `size_after` bytes after it, follows from the old checksum alone.
 pub fn crc_patch(checksum: u32, size_after: u64, delta: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(u32::MAX);
     hasher.update(delta);

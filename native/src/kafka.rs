@@ -1,6 +1,6 @@
 //! Inner batches: many messages in the body of one record, in Kafka's form or in RocketMQ's.
 //!
-//! Every size in them is a claim of somebody else: nothing is read past the end of a part, and what
+//! Every size in them is a claim of the sender: nothing is read past the end of a part, and what
 //! a compressed batch may grow to is bounded.
 
 use std::sync::{Arc, RwLock};

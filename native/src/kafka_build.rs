@@ -1,6 +1,6 @@
 //! Records of any origin as one Kafka batch, on their way to a client.
 //!
-//! The twin of `records.batch_of` in the Kafka front end, which says what the bytes must be.
+//! `records.batch_of` in the Kafka front end is the reference implementation.
 
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -42,7 +42,7 @@ const UNKNOWN: Reason = "the batch has an unknown compression";
 const CHECKSUM: Reason = "the checksum of the batch does not match";
 const TOO_LARGE: Reason = "the records of the batch are too large when they are decompressed";
 
-/// What is wrong; `twin_interface` has the same numbers.
+/// What is wrong; `codec.interface` has the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flaw {
     None = 0,
@@ -234,7 +234,7 @@ fn check_inflated(codec: i16, content: &[u8], expected: &Expected) -> Result<Fin
     }
 }
 
-/// Walk all records; `is_spent` says whether the source has nothing left behind its end.
+/// Walk all records; `is_spent` says whether the source has nothing left after its end.
 fn walk<R: BufRead>(
     source: R,
     expected: &Expected,

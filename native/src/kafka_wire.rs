@@ -14,7 +14,7 @@ use crate::record::{Reason, Record, INNER_BATCH};
 /// Bodies below this size are copied together: a part of its own costs more than the copy.
 const JOINED_SIZE_MAX: usize = 2 << 10;
 
-/// A run of the answer: a range of the log file, or small bodies one behind the other.
+/// A run of the answer: a range of the log file, or small bodies one after the other.
 enum Part {
     Range(usize, usize),
     Joined(Vec<u8>),
@@ -54,7 +54,7 @@ pub fn set_tag_header(name: &Bound<'_, PyAny>) -> PyResult<()> {
 
 /// The bodies of consecutive batch-queue units from `start_offset` on, below `until`, at most
 /// `max_size` bytes but at least one: (parts, next offset, size, whether the record at the next
-/// offset is no whole Kafka batch, damage). A part is bytes, or (index, size) in `log`.
+/// offset is not a whole Kafka batch, damage). A part is bytes, or (index, size) in `log`.
 #[pyfunction]
 #[pyo3(signature = (
     log, base, units, start_offset, until, topic, queue_id, max_size, deleted, strict = false
@@ -161,7 +161,7 @@ impl Page {
     }
 }
 
-/// Where the Kafka batch of a unit lies; None when the record holds something else, or not all of
+/// Where the Kafka batch of a unit is stored; None when the record holds something else, or not all of
 /// its messages may be shown.
 fn body_of(
     wanted: &Wanted<'_>,

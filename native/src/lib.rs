@@ -1,13 +1,14 @@
 //! The byte loops of the store: encoding, scanning, checksums, queues, the key index.
 //!
-//! Every function has a twin in `penstock.codec.pure`, which is its specification: same
-//! name, same arguments, same bytes. Policy is never in here. The exception is `raft`, which has no
-//! twin: a cluster needs the extension.
+//! Every function has a reference implementation in `penstock.codec.pure`, which is its
+//! specification: same name, same arguments, same bytes. Policy is never in here. The exception is
+//! `raft`, which has none: a cluster needs the extension.
 
 mod append;
+mod append_path;
 mod appender;
 mod batch_keys;
-mod block_sums;
+mod block_checksums;
 mod bytes;
 mod codec;
 mod columns;
@@ -17,10 +18,10 @@ mod encode;
 mod entry;
 mod errors;
 mod extract;
+mod group_commit;
 mod hash;
 mod index;
 mod inflate;
-mod intake;
 mod kafka;
 mod kafka_build;
 mod kafka_check;
@@ -30,6 +31,7 @@ mod kafka_rewrite;
 mod kafka_wire;
 mod message;
 mod offsets;
+mod point_read;
 mod properties;
 mod python;
 mod queue;
@@ -39,11 +41,9 @@ mod read_ahead;
 mod reader;
 mod record;
 mod replay;
-mod single;
 mod state;
 mod stored;
 mod sync_thread;
-mod sync_turns;
 mod tier;
 mod write_lock;
 
@@ -52,8 +52,8 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<appender::Appender>()?;
-    module.add_class::<intake::Intake>()?;
-    module.add_class::<sync_turns::SyncTurns>()?;
+    module.add_class::<append_path::AppendPath>()?;
+    module.add_class::<group_commit::GroupCommit>()?;
     module.add_class::<write_lock::WriteLock>()?;
     module.add_class::<raft::RaftCore>()?;
     module.add_class::<read_ahead::ReadAhead>()?;
@@ -63,14 +63,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(codec::encode_raw, module)?)?;
     module.add_function(wrap_pyfunction!(codec::check_log, module)?)?;
     module.add_function(wrap_pyfunction!(codec::find_record, module)?)?;
-    module.add_function(wrap_pyfunction!(codec::warm, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::prefault, module)?)?;
     module.add_function(wrap_pyfunction!(extract::all_fit, module)?)?;
     module.add_function(wrap_pyfunction!(codec::index_lookup, module)?)?;
     module.add_function(wrap_pyfunction!(codec::index_relink, module)?)?;
     module.add_function(wrap_pyfunction!(inflate::inflate_object, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_records, module)?)?;
-    module.add_function(wrap_pyfunction!(single::read_one, module)?)?;
-    module.add_function(wrap_pyfunction!(single::index_newest, module)?)?;
+    module.add_function(wrap_pyfunction!(point_read::read_one, module)?)?;
+    module.add_function(wrap_pyfunction!(point_read::index_newest, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_batches, module)?)?;
     module.add_function(wrap_pyfunction!(batch_keys::read_keys, module)?)?;
     module.add_function(wrap_pyfunction!(batch_keys::index_fill, module)?)?;
@@ -89,7 +89,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tier::copy_records, module)?)?;
     module.add_function(wrap_pyfunction!(tier::place_records, module)?)?;
     module.add_function(wrap_pyfunction!(tier::index_records, module)?)?;
-    module.add_function(wrap_pyfunction!(block_sums::block_sums, module)?)?;
-    module.add_function(wrap_pyfunction!(block_sums::read_blocks, module)?)?;
+    module.add_function(wrap_pyfunction!(block_checksums::block_checksums, module)?)?;
+    module.add_function(wrap_pyfunction!(block_checksums::read_blocks, module)?)?;
     Ok(())
 }

@@ -29,7 +29,7 @@ impl<'a> Tags<'a> {
 
 pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// Slices of somebody's memory. Their sizes are fixed here; should their bytes change before they
+/// Slices of the caller's memory. Their sizes are fixed here; should their bytes change before they
 /// are written (an Arrow buffer's may), the record holds other bytes and is whole all the same.
 #[derive(Clone, Copy)]
 pub struct Message<'a> {

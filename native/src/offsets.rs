@@ -1,6 +1,6 @@
 //! Commits of offsets, as the offset state machine stores them.
 //!
-//! `penstock.meta.state.offset_codec` has the twins, which are the specification.
+//! `penstock.meta.state.offset_codec` has the reference implementations, which are the specification.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};

@@ -68,14 +68,14 @@ impl RecordFields {
         }
         let kind = found[0].get_type();
         if !found.iter().all(|each| each.get_type().is(&kind)) {
-            return Err(PyTypeError::new_err("the fields of Record are no slots"));
+            return Err(PyTypeError::new_err("the fields of Record are not slots"));
         }
         // SAFETY: `kind` is a live type; the slot, if it has one, is a descriptor's getter.
         let get = unsafe {
             let slot = ffi::PyType_GetSlot(kind.as_type_ptr(), ffi::Py_tp_descr_get);
             std::mem::transmute::<*mut std::ffi::c_void, Option<ffi::descrgetfunc>>(slot)
         };
-        let get = get.ok_or_else(|| PyTypeError::new_err("the fields of Record are no slots"))?;
+        let get = get.ok_or_else(|| PyTypeError::new_err("the fields of Record are not slots"))?;
         let descriptors: Vec<Py<PyAny>> = found.into_iter().map(Bound::unbind).collect();
         let descriptors =
             descriptors.try_into().map_err(|_| PyTypeError::new_err("Record has other fields"))?;

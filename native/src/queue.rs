@@ -49,7 +49,7 @@ pub struct Unit {
 
 /// What an append has to know of a queue's shard.
 #[derive(Clone, Copy, Default)]
-pub struct Gate {
+pub struct Admission {
     /// It takes records without further questions.
     pub is_open: bool,
     /// Its records are shown and acknowledged when they are on the device.
@@ -76,7 +76,7 @@ pub struct Queue {
     blocks: Vec<(i64, i64)>,
     pub block_max: i64,
     last_tag: LastTag,
-    pub gate: Gate,
+    pub admission: Admission,
     /// Offsets that are not shown before the log is on the device up to a position.
     hidden: VecDeque<(i64, i64)>,
 }
@@ -107,7 +107,7 @@ impl Queue {
             blocks: Vec::new(),
             block_max: BLOCK_MAX_NONE,
             last_tag: LastTag::default(),
-            gate: Gate::default(),
+            admission: Admission::default(),
             hidden: VecDeque::new(),
         })
     }
@@ -214,7 +214,7 @@ impl Queue {
         self.hidden.push_back((first, end));
     }
 
-    /// The offset behind the last record that may be shown.
+    /// The offset after the last record that may be shown.
     pub fn shown_offset(&mut self, durable: i64) -> i64 {
         self.unhide(durable);
         self.hidden.front().map_or(self.next_offset, |(first, _)| *first)
@@ -227,7 +227,7 @@ impl Queue {
     }
 
     /// Take back everything from `next_offset`, whose unit is `next_unit`, on.
-    pub fn cut(&mut self, next_offset: i64, next_unit: i64) {
+    pub fn truncate(&mut self, next_offset: i64, next_unit: i64) {
         let block = next_offset / TIME_BLOCK;
         if next_offset % TIME_BLOCK == 0 {
             self.block_max = BLOCK_MAX_NONE;
@@ -326,7 +326,7 @@ mod tests {
         }
         assert_eq!(queue.take_blocks(), [(0, 1000), (1, -1)]);
         assert_eq!(queue.block_max, -1);
-        queue.cut(1500, 1500);
+        queue.truncate(1500, 1500);
         assert_eq!((queue.block_max, queue.next_offset), (i64::MAX, 1500));
     }
 
@@ -350,11 +350,11 @@ mod tests {
         assert_eq!((queue.first_unit(), queue.held_count()), (4, 6));
         assert_eq!(queue.units(3, 2), b"");
         assert_eq!(queue.units(8, 100).len(), 2 * UNIT_SIZE);
-        queue.cut(7, 7);
+        queue.truncate(7, 7);
         assert_eq!((queue.first_unit(), queue.held_count()), (4, 3));
         queue.drop_units(100);
         assert_eq!((queue.first_unit(), queue.held_count()), (7, 0));
-        queue.cut(2, 2);
+        queue.truncate(2, 2);
         assert_eq!((queue.first_unit(), queue.held_count()), (2, 0));
     }
 

@@ -1,10 +1,10 @@
 //! Files read and summed ahead of one reader, in the order in which it asked for them.
 //!
 //!     ask    file 3 ──▶ ┌─────────────────────┐
-//!                       │ pieces nobody began │ ──▶ a thread of its own
+//!                       │   unclaimed pieces  │ ──▶ a thread of its own
 //!     wait   file 1 ◀── └─────────────────────┘ ──▶ the reader itself, while it waits
 //!
-//! Both take the next piece, whoever is free, and neither needs the interpreter for it. To wake a
+//! Both take the next piece as soon as they are free, without the interpreter. To wake a
 //! thread costs as much as to copy a few MB, so the reader works rather than waits; and while it is
 //! busy with what it got, the other goes on.
 
@@ -18,7 +18,9 @@ use std::thread::Builder;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::block_sums::{check_block_size, os_error, read_at, sum_blocks, READ_SIZE, SUM_SIZE};
+use crate::block_checksums::{
+    check_block_size, os_error, read_at, sum_blocks, READ_SIZE, SUM_SIZE,
+};
 use crate::bytes::View;
 use crate::errors::Refusal;
 
@@ -42,7 +44,7 @@ struct Asked {
 }
 
 // SAFETY: `start` points into the view that `outcome` holds; each piece of it has one writer, the
-// thread that took the piece, and nobody reads it before all pieces are finished.
+// thread that took the piece, and it is not read before all pieces are finished.
 unsafe impl Send for Asked {}
 unsafe impl Sync for Asked {}
 
@@ -76,7 +78,7 @@ impl Asked {
         match found {
             Ok(count) => {
                 outcome.filled += count;
-                // A piece behind all that is summed has no place there.
+                // A piece after all that is summed has no place there.
                 if let Some(place) = outcome.sums.get_mut(at..at + sums.len()) {
                     place.copy_from_slice(&sums);
                 }

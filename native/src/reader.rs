@@ -113,7 +113,7 @@ pub fn kind_of(py: Python<'_>, kind: i64) -> PyResult<Kind> {
     match kind {
         0 => Ok(Kind::Simple),
         1 => Ok(Kind::Batch),
-        _ => Err(Refusal::bad(format!("{kind} is no kind of queue")).raise(py)),
+        _ => Err(Refusal::bad(format!("{kind} is not a kind of queue")).raise(py)),
     }
 }
 

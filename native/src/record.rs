@@ -130,7 +130,7 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Check both checksums, and that the record lies where it says (if `position` is given). A
+    /// Check both checksums, and that the record is where it says (if `position` is given). A
     /// `strict` check wants a whole-record checksum.
     #[inline]
     pub fn verify(&self, position: Option<i64>, strict: bool) -> Result<(), Reason> {
@@ -206,7 +206,7 @@ impl<'a> Record<'a> {
         Some((covered, trailer.try_into().ok()?))
     }
 
-    /// The leader epoch, which lies where transactions keep their half message's position.
+    /// The leader epoch, which is stored where transactions keep their half message's position.
     #[inline]
     pub fn leader_epoch(&self) -> i64 {
         if self.sys_flag & TRANSACTION == 0 {
@@ -286,7 +286,7 @@ const PAIRS: [[u8; 2]; 100] = {
 const HOLE_MARK: &[u8] = b"PSTKHOLE";
 const HOLE_REASON: Reason = "a repair found the rest of this file gone";
 
-/// What lies at one place of a log that is being scanned.
+/// What is at one position of a log that is being scanned.
 pub enum Step<'a> {
     Record(Record<'a>),
     /// The rest of the file is unused.
@@ -361,7 +361,7 @@ pub fn check(log: &[u8], base: i64, start: usize, end: usize, strict: bool) -> S
     scan
 }
 
-/// The first index in `start..end` at which a wholly valid record lies.
+/// The first index in `start..end` of a wholly valid record.
 pub fn find(log: &[u8], base: i64, start: usize, end: usize, strict: bool) -> Option<usize> {
     let end = end.min(log.len());
     let magic_start = MAGIC_V1.to_be_bytes();

@@ -13,7 +13,7 @@ use crate::state::State;
 /// A status of 0 says that all is done.
 pub const DAMAGED: i64 = 1;
 pub const NO_INDEX_ROOM: i64 = 2;
-pub const CUT_BATCH_QUEUE: i64 = 3;
+pub const TRUNCATE_BATCH_QUEUE: i64 = 3;
 
 /// What to replay, and how.
 pub struct Request<'a> {
@@ -256,7 +256,7 @@ impl<'a> Run<'a> {
         }
         if gap < 0 && queue.kind == Kind::Batch {
             self.specials.push((position, handle as i64));
-            return Err(Stop::Status(CUT_BATCH_QUEUE));
+            return Err(Stop::Status(TRUNCATE_BATCH_QUEUE));
         }
         if gap < 0 {
             queue.cut(offset, (queue.next_unit + gap).max(0));

@@ -20,14 +20,14 @@ use crate::record::{BLANK_SIZE, MAGIC_BLANK};
 pub const NO_ROOM_IN_LOG: i64 = -1;
 pub const NO_ROOM_IN_INDEX: i64 = -2;
 pub const UNKNOWN_SHARD: i64 = -3;
-pub const NOT_TAKING: i64 = -4;
+pub const NOT_ADMITTED: i64 = -4;
 pub const BUSY: i64 = -5;
 pub const TOO_LARGE: i64 = -6;
 
 pub struct LogFile {
     pub view: View,
     pub base: i64,
-    /// The file itself, by a descriptor of our own: nobody closes it while it is synced.
+    /// The file itself, by a descriptor of our own, which stays open while it is synced.
     pub device: Option<Arc<OwnedFd>>,
 }
 
@@ -42,7 +42,7 @@ pub struct State {
     pub reserved: Arc<Reserved>,
     pub max_record_size: u64,
     pub log: Option<LogFile>,
-    /// Position behind the last record.
+    /// Position after the last record.
     pub end: i64,
     pub last_store_ms: i64,
     /// Appends are not refused at the moment.
@@ -92,7 +92,7 @@ impl State {
             .map_err(|_| Refusal::bad("a log file has less than 2 GiB"))?;
         let end = base.checked_add(size.into()).filter(|_| base >= 0);
         if !end.is_some_and(|end| (base..=end).contains(&start)) {
-            return Err(Refusal::bad("start lies outside the log file"));
+            return Err(Refusal::bad("start is outside the log file"));
         }
         self.end = start;
         Ok(self.log.replace(LogFile { view, base, device: None }))
@@ -129,7 +129,7 @@ impl State {
         Ok(self.end as u64 + size + BLANK_SIZE as u64 <= log.end() as u64)
     }
 
-    /// The bytes of the log for `size` bytes of records behind the last one.
+    /// The bytes of the log for `size` bytes of records after the last one.
     #[inline]
     pub fn log_space(log: &mut Option<LogFile>, position: i64, size: usize) -> &mut [u8] {
         let Some(log) = log else {
@@ -207,7 +207,7 @@ impl State {
     #[inline]
     pub fn note_appended(&mut self, handle: usize, first: i64) {
         if let Some(Some(queue)) = self.queues.get_mut(handle) {
-            if queue.gate.is_sync {
+            if queue.admission.is_sync {
                 queue.hide(first, self.end, self.durable);
             }
         }

@@ -1,12 +1,13 @@
 //! A thread that syncs the log for writers that wait, as long as there are any.
 //!
-//! It never needs the interpreter, and sleeps without a hold on the turns: they may go meanwhile.
+//! It never needs the interpreter. While it sleeps it holds no reference to the shared state, which
+//! may be dropped meanwhile.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{park, Builder, Thread};
 
-use crate::sync_turns::Shared;
+use crate::group_commit::Shared;
 
 const RESTS: u8 = 0;
 const RUNG: u8 = 1;
@@ -18,24 +19,24 @@ pub struct SyncThread {
 }
 
 impl SyncThread {
-    /// Start one; None where the system has none to give: writers then lead every turn themselves.
-    pub fn start(turns: &Arc<Shared>) -> Option<Self> {
+    /// Start a thread; None where the system refuses one: writers then lead every sync themselves.
+    pub fn start(shared: &Arc<Shared>) -> Option<Self> {
         let bell = Arc::new(AtomicU8::new(RESTS));
-        let (listened, turns) = (Arc::clone(&bell), Arc::downgrade(turns));
+        let (listened, shared) = (Arc::clone(&bell), Arc::downgrade(shared));
         let spawned = Builder::new().name("penstock-syncs".into()).spawn(move || {
             leave_signals_to_others();
-            run(&listened, &turns);
+            run(&listened, &shared);
         });
         let thread = spawned.ok()?.thread().clone();
         Some(Self { bell, thread })
     }
 
-    /// Have the next turns led; the caller had the last one.
+    /// Make the thread lead the next syncs; the caller led the last one.
     pub fn ring(&self) {
         self.signal(RUNG);
     }
 
-    /// Nobody will ring again.
+    /// End the thread.
     pub fn end(&self) {
         self.signal(ENDS);
     }
@@ -46,11 +47,11 @@ impl SyncThread {
     }
 }
 
-fn run(bell: &AtomicU8, turns: &Weak<Shared>) {
+fn run(bell: &AtomicU8, shared: &Weak<Shared>) {
     loop {
         match bell.compare_exchange(RUNG, RESTS, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => match turns.upgrade() {
-                Some(turns) => turns.lead_for_others(),
+            Ok(_) => match shared.upgrade() {
+                Some(shared) => shared.lead_for_others(),
                 None => return,
             },
             Err(ENDS) => return,

@@ -4,7 +4,7 @@
 //! interpreter, so that it is never seen to hold it. Python code that holds it (a roll, a
 //! checkpoint, a cut) may lose the interpreter meanwhile: others then wait without it.
 //!
-//! Nobody who waits for the interpreter is given the lock: whoever is told that it is free asks
+//! A thread that waits for the interpreter is not given the lock: one that is notified asks
 //! for it again. Otherwise each hand-over would make all writers wait for a change of threads.
 //! Writers that keep the lock busy without the interpreter could go on like this for ever; so
 //! Python code that has asked in vain for a while reserves it, and native writers wait meanwhile.
@@ -53,7 +53,7 @@ impl Drop for Held<'_> {
 }
 
 impl WriteLock {
-    /// A native writer may go on: nobody has the lock or has reserved it.
+    /// A native writer may go on: the lock is neither held nor reserved.
     #[inline]
     pub fn is_free(&self) -> bool {
         !self.is_held() && !self.is_reserved()
@@ -98,7 +98,7 @@ impl WriteLock {
         self.tell_waiting();
     }
 
-    /// To be called behind each change that somebody may wait for.
+    /// Called after each change that a thread may wait for.
     #[inline]
     fn tell_waiting(&self) {
         // Whoever waits has counted itself before it looked at that: one of us sees the other.

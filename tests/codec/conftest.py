@@ -10,7 +10,7 @@ from penstock.codec import pure
 from penstock.codec.select import Core, native_core
 
 
-def twins() -> dict[str, Core]:
+def backends() -> dict[str, Core]:
     found: dict[str, Core] = {"pure": pure}
     native = None if os.environ.get("PENSTOCK_PURE") == "1" else native_core()
     if native is not None:
@@ -18,17 +18,17 @@ def twins() -> dict[str, Core]:
     return found
 
 
-TWINS = twins()
+BACKENDS = backends()
 
 
-@pytest.fixture(scope="session", params=TWINS)
+@pytest.fixture(scope="session", params=BACKENDS)
 def core(request: pytest.FixtureRequest) -> Core:
-    return TWINS[request.param]
+    return BACKENDS[request.param]
 
 
 @pytest.fixture(scope="session")
 def both() -> tuple[Core, Core]:
-    """Return the pure and the native twin."""
-    if "native" not in TWINS:
+    """Return the Python and the native backend."""
+    if "native" not in BACKENDS:
         pytest.skip("the native extension is not there")
-    return TWINS["pure"], TWINS["native"]
+    return BACKENDS["pure"], BACKENDS["native"]

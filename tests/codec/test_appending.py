@@ -249,14 +249,14 @@ def test_a_cut_queue_forgets_what_lies_behind_the_cut(core: Core) -> None:
     whole = bench.units
     appender, handle = bench.appender, bench.handle
     appender.drop_units(handle, 2)
-    appender.cut_queue(handle, 4, 4)
+    appender.truncate_queue(handle, 4, 4)
     assert appender.peek_units(handle) == (2, whole[40:80])
-    appender.cut_queue(handle, 1, 1)
+    appender.truncate_queue(handle, 1, 1)
     assert appender.peek_units(handle) == (1, b"")
     assert bench.append(V) == 1
     for offset, unit in ((9, 9), (9, 1), (1, 9), (0, -1), (-1, 0)):
         with pytest.raises(BadRequestError):
-            appender.cut_queue(handle, offset, unit)
+            appender.truncate_queue(handle, offset, unit)
 
 
 def test_queues_are_known_by_handles_that_are_never_used_again(core: Core) -> None:

@@ -62,15 +62,15 @@ def test_a_batch_counts_for_every_block_it_lies_in(core: Core) -> None:
 
 def test_a_cut_inside_the_open_block_keeps_a_bound(core: Core) -> None:
     bench = filled(core, 10)
-    bench.appender.cut_queue(bench.handle, 4, 4)
+    bench.appender.truncate_queue(bench.handle, 4, 4)
     assert bench.appender.block_max(bench.handle) == 1009
-    bench.appender.cut_queue(bench.handle, 0, 0)
+    bench.appender.truncate_queue(bench.handle, 0, 0)
     assert bench.appender.block_max(bench.handle) == BLOCK_MAX_NONE
 
 
 def test_a_cut_into_a_block_not_yet_taken_reopens_it(core: Core) -> None:
     bench = filled(core, 2 * TIME_BLOCK + 5)
-    bench.appender.cut_queue(bench.handle, TIME_BLOCK + 3, TIME_BLOCK + 3)
+    bench.appender.truncate_queue(bench.handle, TIME_BLOCK + 3, TIME_BLOCK + 3)
     assert bench.appender.block_max(bench.handle) == 1000 + 2 * TIME_BLOCK - 1
     assert bench.appender.take_times(bench.handle) == [(0, 1000 + TIME_BLOCK - 1)]
 
@@ -78,7 +78,7 @@ def test_a_cut_into_a_block_not_yet_taken_reopens_it(core: Core) -> None:
 def test_a_cut_into_a_block_that_was_taken_leaves_it_unknown(core: Core) -> None:
     bench = filled(core, TIME_BLOCK + 5)
     bench.appender.take_times(bench.handle)
-    bench.appender.cut_queue(bench.handle, 3, 3)
+    bench.appender.truncate_queue(bench.handle, 3, 3)
     assert bench.appender.block_max(bench.handle) == BLOCK_MAX_UNKNOWN
     bench.appender.set_block_max(bench.handle, 12)
     assert bench.appender.block_max(bench.handle) == 12
@@ -86,7 +86,7 @@ def test_a_cut_into_a_block_that_was_taken_leaves_it_unknown(core: Core) -> None
 
 def test_a_cut_at_the_border_of_a_block_empties_the_open_one(core: Core) -> None:
     bench = filled(core, 2 * TIME_BLOCK + 5)
-    bench.appender.cut_queue(bench.handle, TIME_BLOCK, TIME_BLOCK)
+    bench.appender.truncate_queue(bench.handle, TIME_BLOCK, TIME_BLOCK)
     assert bench.appender.block_max(bench.handle) == BLOCK_MAX_NONE
     assert bench.appender.take_times(bench.handle) == [(0, 1000 + TIME_BLOCK - 1)]
 

@@ -46,8 +46,8 @@ class AgainstASet(RuleBasedStateMachine):
         self.model = {each for each in self.model if each >= offset}
 
     @rule(offset=offsets)
-    def cut_from(self, offset: int) -> None:
-        self.deleted.cut_from(offset)
+    def truncate_from(self, offset: int) -> None:
+        self.deleted.truncate_from(offset)
         self.model = {each for each in self.model if each < offset}
 
     @rule(span=ranges)

@@ -1,7 +1,7 @@
-"""The same history on both twins: the same answers, the same bytes, the same refusals.
+"""The same history on both backends: the same answers, the same bytes, the same refusals.
 
-The pure twin is the specification. Whatever these tests find is a bug of the native one, or a
-sentence missing in `twin_interface.py`. Reasons of damage are for people and may be worded apart.
+The Python backend is the specification. Whatever these tests find is a bug of the native one, or a
+sentence missing in `interface.py`. Reasons of damage are for people and may be worded apart.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ operations = st.one_of(
         ),
         *(handles, bodies, nows, st.booleans(), producers, tag_headers),
     ),
-    st.tuples(st.just("cut_queue"), handles, small, small),
+    st.tuples(st.just("truncate_queue"), handles, small, small),
     st.tuples(st.just("drop_units"), handles, small),
     st.tuples(st.just("read_units"), handles, small, small),
     st.tuples(st.just("take_times"), handles),
@@ -91,7 +91,7 @@ operations = st.one_of(
 
 
 class History:
-    """One twin and everything it was given to write into."""
+    """One backend and everything it was given to write into."""
 
     def __init__(self, core: Core, hosts: tuple[bytes, bytes]) -> None:
         self.core = core
@@ -361,7 +361,7 @@ def test_warming_changes_nothing(core: Core) -> None:
     log = bytearray(range(256)) * 64
     before = bytes(log)
     for start, size in ((0, 0), (0, len(log)), (100, 5000), (0, 1 << 40), (1 << 40, 5)):
-        core.warm(log, start, size)
+        core.prefault(log, start, size)
     assert bytes(log) == before
 
 

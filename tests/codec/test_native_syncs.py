@@ -30,7 +30,7 @@ class SyncedBench(Bench):
         self.failures: list[str] = []
         self.open(sync=True)
         self.appender.attach_device(descriptor)
-        self.turns.sync_natively(self.appender, self.hear, self.fail)
+        self.group_commit.sync_natively(self.appender, self.hear, self.fail)
 
     def hear(self, position: int, timestamp_ms: int, seconds: list[float]) -> None:
         assert seconds
@@ -62,10 +62,10 @@ def test_a_record_is_acknowledged_and_shown_after_a_native_sync(
     both: tuple[Core, Core], file: int
 ) -> None:
     bench = SyncedBench(both[1], file)
-    assert bench.intake.put(ORDERS, Record(b"a")) == 0
+    assert bench.append_path.append(ORDERS, Record(b"a")) == 0
     assert bench.synced == []
     assert [position for position, _ in bench.heard] == [bench.appender.end]
-    assert bench.turns.durable == bench.appender.durable == bench.appender.end
+    assert bench.group_commit.durable == bench.appender.durable == bench.appender.end
     assert bench.shown == 1
 
 
@@ -73,24 +73,24 @@ def test_writers_share_native_syncs_and_lose_nothing(both: tuple[Core, Core], fi
     bench = SyncedBench(both[1], file)
 
     def write(writer: int) -> list[int]:
-        return [bench.intake.put(ORDERS, Record(b"%d" % writer)) for _ in range(20)]
+        return [bench.append_path.append(ORDERS, Record(b"%d" % writer)) for _ in range(20)]
 
     with ThreadPoolExecutor(8) as pool:
         offsets = [offset for found in pool.map(write, range(8)) for offset in found]
     assert sorted(offsets) == list(range(160))
     assert max(position for position, _ in bench.heard) == bench.appender.end
-    assert bench.turns.durable == bench.appender.end
+    assert bench.group_commit.durable == bench.appender.end
     assert bench.shown == 160
 
 
 def test_after_a_failed_native_sync_there_is_no_other(both: tuple[Core, Core], broken: int) -> None:
     bench = SyncedBench(both[1], broken)
     with pytest.raises(DiskFailedError):
-        bench.intake.put(ORDERS, Record(b"a"))
+        bench.append_path.append(ORDERS, Record(b"a"))
     assert len(bench.failures) == 1
-    assert (bench.heard, bench.turns.durable, bench.shown) == ([], 0, 0)
+    assert (bench.heard, bench.group_commit.durable, bench.shown) == ([], 0, 0)
     # What follows is for `sync` to decide.
-    bench.intake.put(ORDERS, Record(b"b"))
+    bench.append_path.append(ORDERS, Record(b"b"))
     assert len(bench.failures) == 1
     assert bench.synced == [bench.appender.end]
 
@@ -108,7 +108,7 @@ def test_a_failed_sync_for_several_writers_is_told_to_one_and_left_to_python_by_
         started.wait(60)
         while not stopped.is_set():
             try:
-                bench.intake.put(ORDERS, Record(b"%d" % writer))
+                bench.append_path.append(ORDERS, Record(b"%d" % writer))
                 written += 1
             except DiskFailedError:
                 refused += 1
@@ -173,7 +173,7 @@ def test_one_thread_syncs_for_all_who_wait_and_ends_with_the_store(tmp_path: Pat
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(not IS_NATIVE, reason="the pure twin syncs through Disk")
+@pytest.mark.skipif(not IS_NATIVE, reason="the Python backend syncs through Disk")
 def test_writers_that_wait_go_on_while_the_log_rolls_from_file_to_file(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     shards = [ShardId("orders", queue) for queue in range(4)]
@@ -200,7 +200,7 @@ def test_writers_that_wait_go_on_while_the_log_rolls_from_file_to_file(tmp_path:
                 assert store.read(shards[writer % 4], offset)[0].value == b"%3d" % writer * 150
 
 
-@pytest.mark.skipif(not IS_NATIVE, reason="the pure twin syncs through Disk")
+@pytest.mark.skipif(not IS_NATIVE, reason="the Python backend syncs through Disk")
 def test_a_failed_native_sync_stops_the_store(tmp_path: Path, broken: int) -> None:
     orders = ShardId("orders", 0)
     with SegmentStore.open(str(tmp_path / "data")) as store:

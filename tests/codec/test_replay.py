@@ -11,10 +11,10 @@ from tests.codec.test_batches import append_kafka
 from tests.codec.workbench import HOST, NOW, Rebuilt, Workbench
 
 from penstock.codec.codes import (
-    REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_DONE,
     REPLAY_NO_INDEX_ROOM,
+    REPLAY_TRUNCATE_BATCH_QUEUE,
 )
 from penstock.codec.format import (
     BATCH_UNIT,
@@ -330,15 +330,20 @@ def test_a_batch_queue_must_be_cut_by_the_caller(core: Core) -> None:
     bench = Workbench(core, kind=KIND_BATCH)
     for count in (2, 3, 4):
         append_kafka(bench, [Record(value=b"v")] * count)
-    bench.appender.cut_queue(bench.handle, 2, 1)
+    bench.appender.truncate_queue(bench.handle, 2, 1)
     append_kafka(bench, [Record(value=b"w")] * 2)
     positions = [raw.position for raw in bench.raws()]
     appender = fresh(core)
     log = bytes(bench.log)
     position, records, status, damage, specials = appender.replay(log, 0, 0, len(log), False, "")
-    assert (position, records, status, damage) == (positions[3], 3, REPLAY_CUT_BATCH_QUEUE, None)
+    assert (position, records, status, damage) == (
+        positions[3],
+        3,
+        REPLAY_TRUNCATE_BATCH_QUEUE,
+        None,
+    )
     assert specials[-1] == (positions[3], 0)
-    appender.cut_queue(0, 2, 1)
+    appender.truncate_queue(0, 2, 1)
     assert appender.replay(log, 0, position, len(log), False, "")[:3] == (bench.end, 1, REPLAY_DONE)
     bases = [unit[4:6] for unit in BATCH_UNIT.iter_unpack(appender.peek_units(0)[1])]
     assert bases == [(0, 2), (2, 2)]

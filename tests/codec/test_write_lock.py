@@ -28,7 +28,7 @@ def test_who_has_waited_long_goes_before_writers_that_need_no_interpreter() -> N
         bench.lock.release()
 
     def write() -> None:
-        assert bench.intake.put(ORDERS, Record(LONG)) >= 0
+        assert bench.append_path.append(ORDERS, Record(LONG)) >= 0
         went.append("writer")
 
     with ThreadPoolExecutor(5) as pool:
@@ -49,7 +49,7 @@ def test_writers_go_on_when_who_waited_long_gives_up() -> None:
         bench.lock.acquire(10.0)
         patient = pool.submit(bench.lock.acquire, 0.1)
         time.sleep(0.05)
-        writers = [pool.submit(bench.intake.put, ORDERS, Record(LONG)) for _ in range(4)]
+        writers = [pool.submit(bench.append_path.append, ORDERS, Record(LONG)) for _ in range(4)]
         assert patient.result(10.0) is False
         bench.lock.release()
         assert sorted(each.result(10.0) for each in writers) == [0, 1, 2, 3]
@@ -61,7 +61,7 @@ def test_a_lock_that_writers_keep_busy_is_had_by_python_code() -> None:
 
     def write() -> None:
         while not has_had_it.is_set():
-            bench.intake.put_many(ORDERS, [Record(LONG)] * 50)
+            bench.append_path.append_many(ORDERS, [Record(LONG)] * 50)
 
     with ThreadPoolExecutor(4) as pool:
         writers = [pool.submit(write) for _ in range(4)]

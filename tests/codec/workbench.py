@@ -1,4 +1,4 @@
-"""A log, a queue and an index in memory, around one appender of either twin."""
+"""A log, a queue and an index in memory, around one appender of either backend."""
 
 from __future__ import annotations
 

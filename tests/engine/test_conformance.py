@@ -12,7 +12,7 @@ from tests.engine.quick_directory import quick_directory
 from penstock.testing.conformance import EngineConformance, EngineHarness
 from penstock.testing.conformance.engines import ENGINES
 
-# On the pure twins, beside a run on the native ones, only what differs is worth the time.
+# On the Python backend, beside a run on the native one, only what differs is worth the time.
 NAMES = ["segment"] if os.environ.get("PENSTOCK_PURE") == "1" else sorted(ENGINES)
 
 

@@ -216,7 +216,7 @@ def test_a_page_ends_before_a_segment_that_cannot_be_read_now(bench: Bench) -> N
 def test_a_forgotten_segment_hides_nothing(bench: Bench) -> None:
     roll(bench, "deleting", "sealed")
     bench.tell(SegmentDeleted(SHARD.topic, SHARD.partition, 0))
-    assert bench.cache.shards[NAME].hidden == ()
+    assert bench.cache.shards[NAME].offline == ()
 
 
 def test_a_deleted_topic_takes_no_more_requests(bench: Bench) -> None:

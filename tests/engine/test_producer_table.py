@@ -101,7 +101,7 @@ class AgainstTheLog(RuleBasedStateMachine):
             for each in self.remembered(producer_id)
             if each.first_offset + each.record_count <= offset
         ]
-        forgotten = self.table.cut_from(offset)
+        forgotten = self.table.truncate_from(offset)
         self.log = sorted(kept, key=lambda each: each.first_offset)
         self.next_offset = offset
         assert set(forgotten) == before - {each.producer.id for each in kept}
@@ -183,7 +183,7 @@ def test_a_cut_brings_the_epoch_before_back() -> None:
     table = ProducerTable()
     table.remember(Producer(7, 0, 0), 5, 0, 0)
     table.remember(Producer(7, 1, 0), 5, 5, 0)
-    table.cut_from(5)
+    table.truncate_from(5)
     assert table.check(Producer(7, 0, 5), 1, SHARD) is None
 
 
@@ -191,7 +191,7 @@ def test_a_write_that_is_cut_in_part_is_forgotten() -> None:
     table = ProducerTable()
     table.remember(Producer(7, 0, 0), 5, 0, 0)
     table.remember(Producer(7, 0, 5), 5, 5, 0)
-    assert table.cut_from(7) == []
+    assert table.truncate_from(7) == []
     assert table.check(Producer(7, 0, 5), 5, SHARD) is None
 
 

@@ -13,7 +13,7 @@ from tests.engine.sample_engine import sample_installed
 import penstock
 from penstock.engine.contract import Capabilities, StorageEngine
 from penstock.engine.plugins import EngineContext, load_plugin
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import BadRequestError, SetupError, ShardLostError
 from penstock.testing.conformance import EngineConformance, EngineHarness
 from penstock.testing.conformance.engines import copy_at_rest
@@ -32,7 +32,7 @@ class SampleHarness(EngineHarness):
         return Capabilities(durable=True, evicts=False, power_safe=True)
 
     def make(self) -> StorageEngine:
-        context = EngineContext(str(self._directory), self.clock, TransactionLimits())
+        context = EngineContext(str(self._directory), self.clock, StableOffsets())
         self._engine = self._plugin(context)
         return self._engine
 

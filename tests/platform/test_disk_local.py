@@ -182,14 +182,14 @@ def test_pages_that_are_let_go_keep_what_was_stored(tmp_path: Path) -> None:
     with mapping.buffer as buffer:
         buffer[: len(data)] = data
         assert mapped_kib(path) >= 9000
-        mapping.let_go(5000, size - 5000)
+        mapping.drop_pages(5000, size - 5000)
         # What is left are the page before the first whole one, and those behind the last.
         assert mapped_kib(path) <= 32
         assert buffer[: len(data)] == data
-        mapping.let_go(0, size)
+        mapping.drop_pages(0, size)
     assert file.read_at(0, len(data)) == data
     assert mapping.release()
-    mapping.let_go(0, size)  # nothing is there any more
+    mapping.drop_pages(0, size)  # nothing is there any more
     file.close()
 
 

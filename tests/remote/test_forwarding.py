@@ -203,11 +203,11 @@ def test_a_leader_that_has_not_heard_of_a_shard_is_waited_for(
 def test_a_reader_that_waits_sees_what_was_written_at_the_leader(pair: Pair) -> None:
     waited: list[bool] = []
 
-    def has_news() -> bool:
+    def has_records() -> bool:
         return pair.here.shard_info(pair.name).latest > 0
 
     waiting = threading.Thread(
-        target=lambda: waited.append(pair.here.wait_for_append([pair.name], has_news, 60))
+        target=lambda: waited.append(pair.here.wait_for_append([pair.name], has_records, 60))
     )
     waiting.start()
     pair.there.write(pair.name, Record(b"news"))

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.routing.append_notifications import AppendWatch
+from penstock.engine.routing.append_notifications import AppendSubscription
 from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.record import Offset
 
@@ -39,7 +39,7 @@ class RecordPositions:
         info = self._handler.stable_info
         return any(info(entry.name).commit > at for entry, at in self._entries.items())
 
-    def has_news(self) -> bool:
+    def has_records(self) -> bool:
         """Say whether records were written through this node. A shard that was deleted is news,
         too: its reader must look again."""
         stable_until = self._handler.limits.stable_until
@@ -75,7 +75,7 @@ class RecordWatch(RecordPositions):
         wake: Callable[[], None],
     ) -> None:
         super().__init__(handler, wanted)
-        self._watch: Final = AppendWatch(handler.cache, list(wanted), wake)
+        self._watch: Final = AppendSubscription(handler.cache, list(wanted), wake)
 
     @property
     def is_over(self) -> bool:

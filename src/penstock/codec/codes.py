@@ -1,24 +1,24 @@
-"""The numbers by which the byte loops of either twin ask and answer."""
+"""Status codes and flags that both codec backends share."""
 
 from __future__ import annotations
 
 NO_LOG_ROOM = -1
-"""An append answers this when the record does not fit in the rest of the log file."""
+"""An append returns this when the record does not fit in the rest of the log file."""
 NO_INDEX_ROOM = -2
 """… when its keys do not fit in the attached index files."""
 UNKNOWN_SHARD = -3
-"""An intake answers this when it has no queue for the shard."""
-NOT_TAKING = -4
-"""… when the log or the shard takes no records, or only with further questions."""
+"""An append path returns this when it has no queue for the shard."""
+NOT_ADMITTED = -4
+"""… when the log or the shard admits no records, or only after further checks."""
 BUSY = -5
-"""… when somebody else had the log all the time."""
+"""… when other writers held the log all the time."""
 TOO_LARGE = -6
 """… when a record has more bytes than the caller allows."""
 
 REPLAY_DONE = 0
 REPLAY_DAMAGE = 1
 REPLAY_NO_INDEX_ROOM = 2
-REPLAY_CUT_BATCH_QUEUE = 3
+REPLAY_TRUNCATE_BATCH_QUEUE = 3
 
 FIELD_VALUE = 1
 FIELD_KEY = 2

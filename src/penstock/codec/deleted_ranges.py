@@ -61,7 +61,7 @@ class DeletedRanges:
             inside = at % 2 == 1
             self._bounds[:at] = array("q", [offset] if inside else [])
 
-    def cut_from(self, offset: int) -> None:
+    def truncate_from(self, offset: int) -> None:
         """Forget what is at or past `offset`."""
         with self._lock:
             at = bisect_left(self._bounds, offset)

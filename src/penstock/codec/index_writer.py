@@ -1,4 +1,4 @@
-"""Filling index files from Python: for the pure twin, and for the keys inside batches.
+"""Filling index files from Python: for the Python backend, and for the keys inside batches.
 
 See `pure.key_index` for how the files are laid out.
 """

@@ -1,7 +1,7 @@
-"""What the byte loops of the store offer, whichever twin runs them.
+"""The interface of the codec backends, which run the byte loops of the store.
 
-`penstock._native` (Rust) and `penstock.codec.pure` (Python) are both a `Core`; `twin.py`
-picks one. The pure twin is the specification: when the two disagree, the native one is wrong.
+`penstock._native` (Rust) and `penstock.codec.pure` (Python) both implement `Core`; `select` picks
+one. The Python one is the reference: when the two disagree, the native one is wrong.
 
 Positions are log positions: the base of the file plus an index into its buffer. `next_unit` counts
 units of a queue's file, `next_offset` offsets of the shard; they differ for batch queues only.
@@ -78,7 +78,7 @@ class Appender(Protocol):
 
     def attach_device(self, descriptor: int) -> None:
         """Name the file of the attached log to the operating system, which may then sync it
-        without `Disk` (`SyncTurns.sync_natively`)."""
+        without `Disk` (`GroupCommit.sync_natively`)."""
         ...
 
     def finish_log(self) -> None:
@@ -99,7 +99,7 @@ class Appender(Protocol):
 
     @property
     def accepting(self) -> bool:
-        """Whether an intake may append; a log that refuses appends says no."""
+        """Whether append paths may append; False while the log rejects appends."""
         ...
 
     @accepting.setter
@@ -135,13 +135,13 @@ class Appender(Protocol):
     def next_unit(self, handle: int) -> int: ...
 
     def shown_offset(self, handle: int) -> int:
-        """Return the offset behind the last record to be shown: those appended while the gate said
-        `is_sync` are hidden until they are durable."""
+        """Return the offset after the last visible record: records that were appended while the
+        admission had `is_sync` are invisible until they are durable."""
         ...
 
-    def set_gate(self, handle: int, is_open: bool, is_sync: bool, epoch: int) -> None:
-        """Say whether an intake may append to the queue, whether its records wait for the device,
-        and under which leader epoch an intake appends. A new queue is closed."""
+    def set_admission(self, handle: int, is_open: bool, is_sync: bool, epoch: int) -> None:
+        """Set whether an append path may append to the queue, whether its records wait for the
+        device, and the leader epoch of its records. A new queue is closed."""
         ...
 
     def dirty_queues(self) -> list[int]:
@@ -164,7 +164,7 @@ class Appender(Protocol):
         """Return up to `count` units from those held; none when `unit` is not held."""
         ...
 
-    def cut_queue(self, handle: int, next_offset: int, next_unit: int) -> None:
+    def truncate_queue(self, handle: int, next_offset: int, next_unit: int) -> None:
         """Forget everything from `next_offset` on."""
         ...
 
@@ -273,7 +273,7 @@ class Appender(Protocol):
 
 
 class WriteLock(Protocol):
-    """Held by whoever writes the log; excludes every intake. Not reentrant. Natively, who has
+    """Held by the writer of the log; excludes every append path. Not reentrant. Natively, who has
     waited for some time goes before intakes: these need no interpreter, and are always faster."""
 
     def acquire(self, timeout_s: float) -> bool:
@@ -290,13 +290,13 @@ class WriteLock(Protocol):
     ) -> None: ...
 
 
-class SyncTurns(Protocol):
+class GroupCommit(Protocol):
     """Group commit: of those who wait for the device, one syncs for all."""
 
     @property
     def durable(self) -> int: ...
 
-    def settle(self, durable: int) -> None:
+    def set_durable(self, durable: int) -> None:
         """Set `durable`, also backwards, while nobody waits."""
         ...
 
@@ -309,7 +309,7 @@ class SyncTurns(Protocol):
         """Sync the log of `appender` without `sync`, where that can be done. `synced` is told
         afterwards, out of order perhaps, of one or of several: how far, the newest store
         timestamp below, how many seconds each took. `failed` is told what the device said, and
-        must raise; from then on only `sync` is called. The pure twin never does so."""
+        must raise; from then on only `sync` is called. The Python backend never does so."""
         ...
 
     def wait(self, position: int, sync: Callable[[], int]) -> None:
@@ -319,46 +319,46 @@ class SyncTurns(Protocol):
         ...
 
 
-class Intake(Protocol):
-    """Appends as the only writer, then waits for the device if the queue's gate says so. A negative
-    answer (one of an append's, or UNKNOWN_SHARD, NOT_TAKING, BUSY, TOO_LARGE) means that
+class AppendPath(Protocol):
+    """Appends as the only writer, then waits for the device if the admission has `is_sync`. A
+    negative result (one of an append's, or UNKNOWN_SHARD, NOT_ADMITTED, BUSY, TOO_LARGE) means that
     nothing was written. Only records of at most `size_max` bytes (of value, key, tags and headers)
     are taken.
     """
 
-    def put(self, shard: ShardId, record: Record, size_max: int | None = None) -> int:
+    def append(self, shard: ShardId, record: Record, size_max: int | None = None) -> int:
         """Append one record; return its offset, or what the last of the arguments returns."""
         ...
 
-    def put_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
+    def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
         """Append one small record if nobody and nothing has to be waited for: a lock that is held
-        (BUSY), a device (NOT_TAKING)."""
+        (BUSY), a device (NOT_ADMITTED)."""
         ...
 
-    def put_many(
+    def append_many(
         self, shard: ShardId, records: Sequence[Record], size_max: int | None = None
     ) -> int:
         """Append an atomic group; return the first offset."""
         ...
 
 
-MakeIntake = Callable[
+MakeAppendPath = Callable[
     [
         Appender,
         WriteLock,
-        SyncTurns,
+        GroupCommit,
         Callable[[], int],
         Mapping[ShardId, int],
         Callable[[], int] | None,
         float,
         Callable[[ShardId, Record, int | None, int], int],
     ],
-    Intake,
+    AppendPath,
 ]
 
 
 class Core(Protocol):
-    """The functions of a twin. Each is specified where the pure twin defines it."""
+    """The functions of a backend. The reference implementation specifies each."""
 
     @property
     def Appender(self) -> Callable[[bytes, bytes, int], Appender]:  # noqa: N802 - it is a class
@@ -369,13 +369,13 @@ class Core(Protocol):
     def WriteLock(self) -> Callable[[], WriteLock]: ...  # noqa: N802 - it is a class
 
     @property
-    def SyncTurns(self) -> Callable[[int], SyncTurns]:  # noqa: N802 - it is a class
+    def GroupCommit(self) -> Callable[[int], GroupCommit]:  # noqa: N802 - it is a class
         """Takes how far the log is on the device."""
         ...
 
     @property
-    def Intake(self) -> MakeIntake:  # noqa: N802 - it is a class
-        """Takes an appender, a lock and turns of the same twin, the `sync` of those turns, handles
+    def AppendPath(self) -> MakeAppendPath:  # noqa: N802 - it is a class
+        """Takes an appender, a lock and a group commit of the same backend, its `sync`, handles
         by shard, a clock (None: the system's), for how many seconds to wait for the lock, and what
         `put` does where its answer would be negative: it is called with that, too."""
         ...
@@ -392,7 +392,7 @@ class Core(Protocol):
         self, log: Buffer, base: int, start: int, end: int, strict: bool = False
     ) -> int: ...
     def inflate_body(self, body: bytes, sys_flag: int) -> bytes: ...
-    def warm(self, log: Buffer, start_index: int, size: int) -> None: ...
+    def prefault(self, log: Buffer, start_index: int, size: int) -> None: ...
     def all_fit(self, records: Sequence[Record], size_max: int) -> bool: ...
     def crc_patch(self, checksum: int, size_after: int, delta: bytes) -> int: ...
 
@@ -537,7 +537,7 @@ class Core(Protocol):
         the least and the greatest timestamp, and damage."""
         ...
 
-    def block_sums(self, data: Buffer, block_size: int) -> bytes:
+    def block_checksums(self, data: Buffer, block_size: int) -> bytes:
         """Return the CRC-32 of every block of `data`, the last of which may be short, as u32s."""
         ...
 
@@ -561,7 +561,7 @@ class Core(Protocol):
 
 
 class NativeOnly(KafkaFunctions, Protocol):
-    """Functions of the native extension for network front ends; those do without a twin."""
+    """Functions of the native extension for network front ends, without a reference in Python."""
 
     def crc32c(self, data: Buffer, /) -> int:
         """Return the checksum of Kafka's batches."""

@@ -1,4 +1,5 @@
-"""What the native extension offers for the batches of Kafka's producers; it has no pure twin."""
+"""What the native extension offers for the batches of Kafka's producers; it has no reference in
+Python."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Picks who runs the byte loops: the native extension, or its pure twin.
+"""Picks the codec backend: the native extension, or the reference implementation in Python.
 
 The extension is optional: without a Rust tool chain the package installs and runs all the same.
-`PENSTOCK_PURE=1` forces the pure twin, for tests and to find out who is to blame.
+`PENSTOCK_PURE=1` forces the reference, for tests and to tell which of the two has a fault.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["IS_NATIVE", "Appender", "Core", "core", "native_core", "native_only"
 
 
 def native_core() -> Core | None:
-    """Return the native twin, or None where it was not built."""
+    """Return the native backend, or None where it was not built."""
     try:
         import penstock._native as native
     except ImportError:
@@ -24,7 +24,7 @@ def native_core() -> Core | None:
 
 
 def native_only() -> NativeOnly:
-    """Return the functions that have no twin: nothing but a network front end calls them."""
+    """Return the functions without a reference implementation, which network front ends call."""
     try:
         import penstock._native as native
     except ImportError:

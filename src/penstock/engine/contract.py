@@ -249,7 +249,7 @@ class BatchEngine:
 @runtime_checkable
 class TransactionalEngine(Protocol):
     """What an engine offers besides when its shards can be written in transactions. Who may read
-    what is open is not its business: `TransactionLimits` says so to readers, and to compactions."""
+    what is open is not its business: `StableOffsets` says so to readers, and to compactions."""
 
     def end_transaction(
         self, shard: ShardId, producer_id: int, start: Offset, *, is_commit: bool

@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeVar
 from penstock.engine.contract import StorageEngine
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.plugins import DIRECTORY, PREFIX, EngineContext, load_plugin, plugin_name
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import CorruptionError
 from penstock.meta.client import MetaClient
 from penstock.platform.clock import Clock
@@ -47,7 +47,7 @@ LOG_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 """The same for a node whose commit log has a path of its own; the store says when that is gone."""
 
 
-class KnownEngines:
+class EngineIdentities:
     """The file `DATA/engines`. The caller holds the lock of the directory."""
 
     def __init__(
@@ -120,7 +120,7 @@ class KnownEngines:
         self._disk.replace(f"{self._root}/{KNOWN_ENGINES}", text.encode())
         self._lines[name] = (engine_id, state)
 
-    def open_plugin(self, name: str, clock: Clock, limits: TransactionLimits) -> StorageEngine:
+    def open_plugin(self, name: str, clock: Clock, limits: StableOffsets) -> StorageEngine:
         """Open the engine of another package in its own directory. Raises `SetupError` when the
         package is missing."""
         plugin = load_plugin(name)
@@ -169,8 +169,8 @@ class Insist(Protocol):
     def __call__(self, step: Callable[[], T], /) -> T: ...
 
 
-def settle_engines(
-    known: KnownEngines,
+def reconcile_engines(
+    known: EngineIdentities,
     meta: MetaClient,
     engines: EngineSet,
     storage_types: Mapping[str, str],

@@ -33,12 +33,12 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.engine_set import EngineSet
-from penstock.engine.routing.append_notifications import AppendWatch, wait_for_append
+from penstock.engine.routing.append_notifications import AppendSubscription, wait_for_append
 from penstock.engine.routing.column_reading import read_columns
-from penstock.engine.routing.offline_segments import behind_hidden, check_complete, without_hidden
+from penstock.engine.routing.offline_segments import after_offline, check_complete, without_offline
 from penstock.engine.routing.shard_routing import Forwarder, ShardRouting
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
-from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits, is_within
+from penstock.engine.transactions.stable_offsets import Ranges, StableOffsets, is_within
 from penstock.errors import BusyError, NotSupportedError, StoreError
 from penstock.platform.clock import Clock, SystemClock
 from penstock.record import Offset, Producer, QueueKind, Record, StoredRecord
@@ -62,13 +62,13 @@ class StorageEngineHandler(ShardRouting):
         node_id: int,
         forwarder: Forwarder | None = None,
         clock: Clock | None = None,
-        limits: TransactionLimits | None = None,
+        limits: StableOffsets | None = None,
     ) -> None:
         super().__init__(cache, engines, node_id=node_id, forwarder=forwarder)
         self.clock: Final = clock if clock is not None else SystemClock()
-        self.when_room_ends: Callable[[ShardEntry], None] = _ignore
+        self.on_quota_used: Callable[[ShardEntry], None] = _ignore
         """Told when a segment's size should be looked at; see `ShardUpkeep`."""
-        self.limits: Final = limits if limits is not None else TransactionLimits()
+        self.limits: Final = limits if limits is not None else StableOffsets()
         """What transactions keep from readers of committed records."""
         self.waits_ended = False
         """Whether waits for records are answered immediately; see `end_waits`."""
@@ -194,7 +194,7 @@ class StorageEngineHandler(ShardRouting):
     def batch_reader(self, entry: ShardEntry) -> BatchEngine | None:
         """Return the engine that has a shard's Kafka batches as they came, if one has."""
         engine = self._reader(entry)
-        is_batch = entry.topic.config.kind is QueueKind.BATCH and not entry.hidden
+        is_batch = entry.topic.config.kind is QueueKind.BATCH and not entry.offline
         return engine if is_batch and isinstance(engine, BatchEngine) else None
 
     def _note_written(self, entry: ShardEntry, written: Written) -> None:
@@ -202,12 +202,12 @@ class StorageEngineHandler(ShardRouting):
         entry.writes += 1
         entry.records_written += count
         entry.end_offset = max(entry.end_offset, written.first + count)
-        entry.room -= count
-        if entry.room < 0 and not entry.wants_check:
-            entry.wants_check = True
-            self.when_room_ends(entry)
-        for wake in entry.appended:
-            wake()
+        entry.quota_left -= count
+        if entry.quota_left < 0 and not entry.check_requested:
+            entry.check_requested = True
+            self.on_quota_used(entry)
+        for notify in entry.appended:
+            notify()
 
     # Reading
 
@@ -222,7 +222,7 @@ class StorageEngineHandler(ShardRouting):
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
         engine = entry.reader or self._find_reader(entry)
-        if entry.hidden and (moved := behind_hidden(entry, offset)) is not None:
+        if entry.offline and (moved := after_offline(entry, offset)) is not None:
             offset = moved
         for _ in _TRIES:
             aborts = entry.aborts
@@ -258,7 +258,7 @@ class StorageEngineHandler(ShardRouting):
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
         engine = self._reader(entry)
-        if entry.hidden and (moved := behind_hidden(entry, start_offset)) is not None:
+        if entry.offline and (moved := after_offline(entry, start_offset)) is not None:
             start_offset = moved
 
         def read(offset: Offset) -> list[StoredRecord]:
@@ -279,8 +279,8 @@ class StorageEngineHandler(ShardRouting):
         entry = self.find(shard_name)
         aborts = entry.aborts
         engine = self._reader(entry)
-        newest = None if entry.hidden else engine.read_by_key(entry.id, key)
-        if entry.hidden or self.limits.touches(shard_name) or entry.aborts != aborts:
+        newest = None if entry.offline else engine.read_by_key(entry.id, key)
+        if entry.offline or self.limits.touches(shard_name) or entry.aborts != aborts:
             found = self.query_by_key(shard_name, key, limit=1)
             return found[0] if found else None
         entry.reads += 1
@@ -344,12 +344,14 @@ class StorageEngineHandler(ShardRouting):
         # What an open transaction holds up is yet to come for this reader.
         return info.commit if self.limits.stable_until(entry.name) is not None else info.latest
 
-    def watch_appends(self, shards: Sequence[str], wake: Callable[[], None]) -> AppendWatch:
-        """Call `wake` behind every write to `shards`; see `append_watch`."""
-        return AppendWatch(self.cache, shards, wake)
+    def watch_appends(
+        self, shards: Sequence[str], notify: Callable[[], None]
+    ) -> AppendSubscription:
+        """Call `notify` behind every write to `shards`; see `append_watch`."""
+        return AppendSubscription(self.cache, shards, notify)
 
     def wait_for_append(
-        self, shards: Sequence[str], has_news: Callable[[], bool], seconds: float
+        self, shards: Sequence[str], has_records: Callable[[], bool], seconds: float
     ) -> bool:
         pause = seconds
         for name in shards:
@@ -358,18 +360,18 @@ class StorageEngineHandler(ShardRouting):
                 pause = _ELSEWHERE_PAUSE_S
 
         def is_over() -> bool:
-            return self.waits_ended or has_news()
+            return self.waits_ended or has_records()
 
         woken = wait_for_append(self.cache, self.clock, shards, is_over, seconds, pause)
-        return woken and (not self.waits_ended or has_news())
+        return woken and (not self.waits_ended or has_records())
 
     def end_waits(self) -> None:
         """Let nobody wait for records any more: who does so now, or later, is told at once whether
         there are any. For a node that is about to stop."""
         self.waits_ended = True  # first: who begins to wait after the wake-up looks at it
         for entry in self.cache.entries():
-            for wake in entry.appended:
-                wake()
+            for notify in entry.appended:
+                notify()
 
     def _stable_page(
         self,
@@ -418,15 +420,15 @@ class StorageEngineHandler(ShardRouting):
         if entry is None:
             return
         entry.released += 1
-        for wake in entry.appended:
-            wake()
+        for notify in entry.appended:
+            notify()
 
     def _note_read(
         self, entry: ShardEntry, found: list[StoredRecord], start: int = 0
     ) -> list[StoredRecord]:
         entry.reads += 1
-        if entry.hidden:
-            found = without_hidden(entry, found, start)
+        if entry.offline:
+            found = without_offline(entry, found, start)
         entry.records_read += len(found)
         return found
 
@@ -444,7 +446,7 @@ class StorageEngineHandler(ShardRouting):
     def delete_by_offset(self, shard_name: str, offset: Offset) -> bool:
         entry = self.find(shard_name)
         engine = self._reader(entry)
-        if entry.hidden and behind_hidden(entry, offset) is not None:
+        if entry.offline and after_offline(entry, offset) is not None:
             return False
         try:
             return engine.delete_by_offset(entry.id, offset)

@@ -39,7 +39,7 @@ from penstock.engine.contract import (
     ShardInfo,
     Written,
 )
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -115,7 +115,7 @@ class ShardedEngine(ABC, Generic[S]):
         self._shards: dict[ShardId, S] = {}
         self._directory = threading.Lock()  # held while the set of shards changes
         self._closed = False
-        self.limits = TransactionLimits()
+        self.limits = StableOffsets()
         """What transactions keep from compactions; a node shares one with its readers."""
 
     @property

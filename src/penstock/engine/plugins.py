@@ -21,7 +21,7 @@ from typing import Final, cast
 from msgspec import Struct
 
 from penstock.engine.contract import StorageEngine
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import SetupError
 from penstock.platform.clock import Clock
 
@@ -38,7 +38,7 @@ class EngineContext(Struct, frozen=True):
     """A directory that exists and that only this engine uses. `penstock-id` in it is the node's."""
     clock: Clock
     """The source of every time: record timestamps, expiry, retention."""
-    limits: TransactionLimits
+    limits: StableOffsets
     """`stable_until(shard.name)` is the first offset that an open transaction may still change;
     compaction ends before it."""
 

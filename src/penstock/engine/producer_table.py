@@ -108,7 +108,7 @@ class ProducerTable:
         if len(self._producers) > self._producers_max:
             del self._producers[next(iter(self._producers))]
 
-    def cut_from(self, offset: int) -> list[int]:
+    def truncate_from(self, offset: int) -> list[int]:
         """Forget writes that reach `offset` or beyond: their records are cut off, whole or in part.
 
         Returns the producers of which nothing is known any more. They may begin anywhere until the

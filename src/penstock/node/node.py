@@ -48,8 +48,8 @@ from penstock.engine.engine_identity import (
     KNOWN_ENGINES,
     LOG_ELSEWHERE,
     PLACES,
-    KnownEngines,
-    settle_engines,
+    EngineIdentities,
+    reconcile_engines,
 )
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
@@ -65,7 +65,7 @@ from penstock.engine.routing.shard_metrics import ShardMetrics
 from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.routing.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.segment import SegmentEngine, SegmentStore, holds_store, opening_errors
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import RetryableError, SetupError
 from penstock.groups.build import build_groups
 from penstock.groups.coordinator import GroupCoordinator
@@ -178,7 +178,7 @@ class Node:
             self.groups: Final = self._build_groups()
             self.storage_cache: Final = StorageCacheManager(self.clock)
             self.broker_cache: Final = BrokerCacheManager(self.clock)
-            self._limits: Final = TransactionLimits()
+            self._limits: Final = StableOffsets()
             self._load_limits()
             self.engines: Final = self._declare_engines()
             self._stack.callback(self.engines.close)
@@ -325,10 +325,10 @@ class Node:
         return make_ulid(self.clock.now_ms(), os.urandom(ULID_RANDOM_SIZE))
 
     @cached_property
-    def _known_engines(self) -> KnownEngines:
+    def _known_engines(self) -> EngineIdentities:
         with opening_errors(self.path):
             places = LOG_ELSEWHERE if self.settings.engine.commit_log_path else PLACES
-            return KnownEngines(self._disk, self.path, self._draw_id, places)
+            return EngineIdentities(self._disk, self.path, self._draw_id, places)
 
     def _settle_engines(self, stopping: threading.Event | None) -> None:
         """Say what is lost, before anything empty is served in its place."""
@@ -342,7 +342,7 @@ class Node:
                     if self.clock.wait(ended, _INSIST_S):
                         raise
 
-        settle_engines(self._known_engines, self.meta, self.engines, _KEPT, insist)
+        reconcile_engines(self._known_engines, self.meta, self.engines, _KEPT, insist)
 
     def _write_store_id(self, store_id: str) -> None:
         """It is registered: from now on this node need not wait for that before it serves."""

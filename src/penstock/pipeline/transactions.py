@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Final
 
 from penstock.engine.segment import StoreView
-from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits
+from penstock.engine.transactions.stable_offsets import Ranges, StableOffsets
 from penstock.pipeline.store.node_directory import meta_of
 from penstock.record import ShardId
 
 
-def read_transaction_limits(meta: Path) -> tuple[TransactionLimits, bool]:
+def read_transaction_limits(meta: Path) -> tuple[StableOffsets, bool]:
     """Return the transaction limits of a node's metadata directory, and whether any transaction was
     ever used."""
     # Imported here: a plain store is read without RocksDB.
     from penstock.meta.offline.read_transactions import read_transactions
 
     found = read_transactions(str(meta))
-    limits = TransactionLimits()
+    limits = StableOffsets()
     limits.load_aborted(found.aborted)
     for state in found.open:
         for partition in state.partitions:
@@ -38,7 +38,7 @@ class Transactions:
     def __init__(self, view: StoreView, root: str, *, committed: bool = True) -> None:
         self._view: Final = view
         self._meta: Final = meta_of(root) if committed else None
-        self._limits = TransactionLimits()
+        self._limits = StableOffsets()
         self._ends: dict[ShardId, int] | None = None
         """Ends of the shards before the metadata was read; None without transactions."""
         self.refresh()

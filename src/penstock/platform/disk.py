@@ -21,7 +21,7 @@ class Mapping(Protocol):
     @property
     def buffer(self) -> memoryview: ...
 
-    def let_go(self, start: int, end: int) -> None:
+    def drop_pages(self, start: int, end: int) -> None:
         """Take the whole pages of [start, end) out of the mapping before they are synced: the
         next look at one brings it back, and nothing is lost. A page that is written back while
         it is mapped must be protected on every processor, one by one, which costs more than to

@@ -71,7 +71,7 @@ class LocalMapping:
     def buffer(self) -> memoryview:
         return memoryview(self._map) if self._map is not None else memoryview(b"")
 
-    def let_go(self, start: int, end: int) -> None:
+    def drop_pages(self, start: int, end: int) -> None:
         if self._map is None or sys.platform != "linux":
             return
         end -= end % mmap.PAGESIZE

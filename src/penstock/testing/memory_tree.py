@@ -245,7 +245,7 @@ class MemoryMapping:
         view = memoryview(self._window).cast("B") if self._size else memoryview(bytearray())
         return view if self._writable else view.toreadonly()
 
-    def let_go(self, start: int, end: int) -> None:
+    def drop_pages(self, start: int, end: int) -> None:
         """There are no pages here."""
 
     def set_readahead(self, start: int, end: int, *, wanted: bool) -> None:

@@ -42,7 +42,7 @@ class TierConformance:
             blocks = Blocks(size, 65536)
             sums = get_range_summed(provider, "a/one", 0, len(data), lambda: summed, blocks)  # noqa: B023 - called at once
             assert summed == data
-            assert sums == pure.block_sums(data[:size], 65536)
+            assert sums == pure.block_checksums(data[:size], 65536)
 
     def test_a_buffer_that_cannot_be_filled_is_told(self, provider: TierProvider) -> None:
         provider.put_if_absent("one", b"12345")

@@ -37,7 +37,7 @@ from penstock.engine.segment import (
     SegmentEngine,
     SegmentStore,
     inner_count,
-    transacted_in,
+    transaction_records_in,
 )
 from penstock.errors import BadRequestError, CorruptionError, SetupError
 from penstock.platform.log import get_logger
@@ -401,7 +401,7 @@ class TieredSegmentEngine(SegmentEngine):
         found: list[int] = []
         first = offset
         while offset < until and (records := flat.reader.read_raw(TierQuery(offset, until))):
-            found += transacted_in(b"".join(records), producer_id)
+            found += transaction_records_in(b"".join(records), producer_id)
             last = core.decode_raw(records[-1], 0, 0, False)
             assert isinstance(last, RawRecord), "the tier has checked it"
             offset = last.queue_offset + inner_count(last)

@@ -107,7 +107,7 @@ def test_growing_records_are_noticed_by_the_next_round(bench: Bench) -> None:
     bench.create("orders")
     write(bench, 10, size=1)
     upkeep.run_once()
-    assert bench.handler.find(bench.routes.find("orders").shards[0]).room > 1_000
+    assert bench.handler.find(bench.routes.find("orders").shards[0]).quota_left > 1_000
     write(bench, 10, size=1 << 20)
     assert upkeep.run_once().rolled == 1
 

@@ -13,7 +13,7 @@ from tests.kafka_clients import Producer
 
 from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.segment.readonly.store_view import StoreView
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import BadRequestError
 from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.pipeline import jobs, transactions
@@ -211,7 +211,7 @@ def test_a_transaction_that_is_aborted_while_somebody_looks_is_not_read(
         looks: list[int] = []
         read_transaction_limits = transactions.read_transaction_limits
 
-        def late(meta: Path) -> tuple[TransactionLimits, bool]:
+        def late(meta: Path) -> tuple[StableOffsets, bool]:
             looks.append(1)
             if len(looks) == 2:  # behind the ends
                 broker.producer.abort_transaction(WAIT_S)

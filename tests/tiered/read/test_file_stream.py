@@ -59,10 +59,10 @@ class Files:
         if self.unavailable:
             raise TierUnavailableError("gone")
         whole[:] = self.content[int(entry.name)]
-        return pure.block_sums(whole[: entry.data_size], BLOCK_SIZE)
+        return pure.block_checksums(whole[: entry.data_size], BLOCK_SIZE)
 
     def check(self, entry: ChunkEntry, whole: memoryview, sums: bytes | None) -> Footer:
-        assert sums == pure.block_sums(whole[: entry.data_size], BLOCK_SIZE)
+        assert sums == pure.block_checksums(whole[: entry.data_size], BLOCK_SIZE)
         return FOOTER
 
 

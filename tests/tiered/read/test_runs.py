@@ -1,5 +1,5 @@
-"""Records on their way into a tier as runs of bytes: both twins give the same, and nothing that is
-damaged passes."""
+"""Records on their way into a tier as runs of bytes: both backends give the same, and nothing that
+is damaged passes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def runs(store: SegmentStore) -> Iterator[tuple[ShardId, QueueKind, int, bytes]]
         (SHARD, QueueKind.SIMPLE, KIND_SIMPLE),
         (BATCHES, QueueKind.BATCH, KIND_BATCH),
     ):
-        yield shard, kind, number, store.read_run(shard, 0, max_size=1 << 20)[0]
+        yield shard, kind, number, store.read_raw_range(shard, 0, max_size=1 << 20)[0]
 
 
 def test_both_twins_place_index_and_copy_alike(store: SegmentStore) -> None:
@@ -94,7 +94,7 @@ def test_both_twins_place_index_and_copy_alike(store: SegmentStore) -> None:
 
 def test_a_flipped_bit_is_refused_wherever_it_is(store: SegmentStore, core: Core) -> None:
     fill(store, 3)
-    run, _ = store.read_run(SHARD, 0, max_size=1 << 20)
+    run, _ = store.read_raw_range(SHARD, 0, max_size=1 << 20)
     for at in range(0, len(run), 7):
         damaged = bytearray(run)
         damaged[at] ^= 0x10
@@ -104,7 +104,7 @@ def test_a_flipped_bit_is_refused_wherever_it_is(store: SegmentStore, core: Core
 
 def test_a_chunk_is_not_built_from_damaged_records(store: SegmentStore) -> None:
     fill(store, 5)
-    run, end = store.read_run(SHARD, 0, max_size=1 << 20)
+    run, end = store.read_raw_range(SHARD, 0, max_size=1 << 20)
     placed, _, _ = pure.place_records(run, KIND_SIMPLE, PLACE, 0, 0, 1 << 20)
     units = derive_units(SHARD, QueueKind.SIMPLE, placed, PLACE, 0)
     where = ChunkRange(0, end, PLACE, 1, 0)
@@ -122,7 +122,7 @@ def test_a_run_is_appended_as_its_records_would_be(store: SegmentStore) -> None:
     flat = CompositeFlatFile(config, SHARD)
     flat.acquire()
     size = upload_shard(store, flat)
-    assert size == len(store.read_run(SHARD, 0, max_size=1 << 30)[0])
+    assert size == len(store.read_raw_range(SHARD, 0, max_size=1 << 30)[0])
     assert read_all(CompositeFlatFile(config, SHARD)) == store.read(SHARD, 0)
     assert flat.commit_offset == flat.dispatch_offset == 200
     chunks = [*flat.manifest.chunks_from(0)]

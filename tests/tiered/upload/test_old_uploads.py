@@ -12,7 +12,7 @@ from tests.tiered.rig import SHARD, memory_config, open_store
 
 from penstock.codec.select import IS_NATIVE
 from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.meta.state.transactions.commands import AbortedRange
 from penstock.record import Offset, QueueKind, StoredRecord
 from penstock.tiered.build import build_tiered_engine
@@ -62,7 +62,7 @@ def values(engine: TieredSegmentEngine) -> list[bytes | None]:
 
 
 def abort(engine: TieredSegmentEngine, first: int, last: int) -> None:
-    engine.limits = TransactionLimits()
+    engine.limits = StableOffsets()
     engine.limits.load_aborted([AbortedRange(SHARD.name, first, ABORTED, last)])
 
 

@@ -2,9 +2,9 @@
 where it was not built, and the oracle of its tests."""
 
 from penstock.codec.format import java_hash
-from penstock.codec.pure.append_path import Intake, all_fit
+from penstock.codec.pure.append_path import AppendPath, all_fit
 from penstock.codec.pure.appender import Appender
-from penstock.codec.pure.group_commit import SyncTurns
+from penstock.codec.pure.group_commit import GroupCommit
 from penstock.codec.pure.read.batch_keys import index_fill, read_keys
 from penstock.codec.pure.read.codec import (
     check_log,
@@ -12,7 +12,7 @@ from penstock.codec.pure.read.codec import (
     decode_raw,
     encode_raw,
     find_record,
-    warm,
+    prefault,
 )
 from penstock.codec.pure.read.columns import read_columns
 from penstock.codec.pure.read.inflating import inflate_body
@@ -22,7 +22,7 @@ from penstock.codec.pure.read.key_index import index_lookup, index_relink
 from penstock.codec.pure.read.point_read import index_newest, read_one
 from penstock.codec.pure.read.reading import read_batches, read_records
 from penstock.codec.pure.read.tier_records import (
-    block_sums,
+    block_checksums,
     copy_records,
     index_records,
     place_records,
@@ -30,12 +30,12 @@ from penstock.codec.pure.read.tier_records import (
 from penstock.codec.pure.write_lock import WriteLock
 
 __all__ = [
+    "AppendPath",
     "Appender",
-    "Intake",
-    "SyncTurns",
+    "GroupCommit",
     "WriteLock",
     "all_fit",
-    "block_sums",
+    "block_checksums",
     "check_log",
     "copy_records",
     "crc_patch",
@@ -51,11 +51,11 @@ __all__ = [
     "inflate_body",
     "java_hash",
     "place_records",
+    "prefault",
     "read_batches",
     "read_columns",
     "read_keys",
     "read_one",
     "read_records",
     "set_tag_header",
-    "warm",
 ]

@@ -1,14 +1,14 @@
-"""The way in for records that need nothing but the appender: one call from shard to offset."""
+"""The append path of records that need nothing but the appender: one call from shard to offset."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from penstock.codec import interface as twin_interface
+from penstock.codec import interface
 from penstock.codec.codes import (
     BUSY,
-    NOT_TAKING,
+    NOT_ADMITTED,
     TOO_LARGE,
     UNKNOWN_SHARD,
 )
@@ -21,33 +21,33 @@ _BYTES_PER_CHARACTER: Final = 4
 _AT_ONCE_SIZE_MAX: Final = 64 << 10
 
 
-class Intake:
-    """See `twin_interface.Intake`."""
+class AppendPath:
+    """See `interface.AppendPath`."""
 
     def __init__(
         self,
-        appender: twin_interface.Appender,
-        lock: twin_interface.WriteLock,
-        turns: twin_interface.SyncTurns,
+        appender: interface.Appender,
+        lock: interface.WriteLock,
+        group_commit: interface.GroupCommit,
         sync: Callable[[], int],
         handles: Mapping[ShardId, int],
         now: Callable[[], int] | None,
         patience_s: float,
         otherwise: Callable[[ShardId, Record, int | None, int], int],
     ) -> None:
-        assert isinstance(appender, Appender), "all parts are of one twin"
+        assert isinstance(appender, Appender), "all parts are of one backend"
         self._appender = appender
         self._lock = lock
-        self._turns = turns
+        self._group_commit = group_commit
         self._sync = sync
         self._handles = handles
         self._now = now
         self._patience_s = patience_s
         self._otherwise = otherwise
 
-    def put(self, shard: ShardId, record: Record, size_max: int | None = None) -> int:
+    def append(self, shard: ShardId, record: Record, size_max: int | None = None) -> int:
         append = self._appender.append
-        offset = self._take(
+        offset = self._append(
             shard,
             (record,),
             size_max,
@@ -55,9 +55,9 @@ class Intake:
         )
         return offset if offset >= 0 else self._otherwise(shard, record, size_max, offset)
 
-    def put_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
+    def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
         append = self._appender.append
-        return self._take(
+        return self._append(
             shard,
             (record,),
             min(size_max, _AT_ONCE_SIZE_MAX),
@@ -65,18 +65,18 @@ class Intake:
             at_once=True,
         )
 
-    def put_many(
+    def append_many(
         self, shard: ShardId, records: Sequence[Record], size_max: int | None = None
     ) -> int:
         append = self._appender.append_many
-        return self._take(
+        return self._append(
             shard,
             records,
             size_max,
             lambda handle, now_ms, epoch: append(handle, records, now_ms, epoch, None),
         )
 
-    def _take(
+    def _append(
         self,
         shard: ShardId,
         records: Sequence[Record],
@@ -88,27 +88,31 @@ class Intake:
         handle = self._handles.get(shard)
         if handle is None:
             return UNKNOWN_SHARD
-        if size_max is not None and any(check_record(each) > size_max for each in records):
+        if size_max is not None and any(check_record(record) > size_max for record in records):
             return TOO_LARGE
         now_ms = _SYSTEM_CLOCK if self._now is None else self._now()
         if not self._lock.acquire(0.0 if at_once else self._patience_s):
             return BUSY
         try:
-            gate = self._appender.gate(handle)
-            if not gate.is_open or not self._appender.accepting or (at_once and gate.is_sync):
-                return NOT_TAKING
-            offset = append(handle, now_ms, gate.epoch)
+            admission = self._appender.admission(handle)
+            if (
+                not admission.is_open
+                or not self._appender.accepting
+                or (at_once and admission.is_sync)
+            ):
+                return NOT_ADMITTED
+            offset = append(handle, now_ms, admission.epoch)
             position = self._appender.end
         finally:
             self._lock.release()
-        if gate.is_sync and offset >= 0:
-            self._turns.wait(position, self._sync)
+        if admission.is_sync and offset >= 0:
+            self._group_commit.wait(position, self._sync)
         return offset
 
 
 def all_fit(records: Sequence[Record], size_max: int) -> bool:
-    """Return whether every one of a list's records surely has at most `size_max` bytes. False may
-    only mean that somebody has to look more closely: at headers, at what is no list of records."""
+    """Return whether each record of a list surely has at most `size_max` bytes. False may only mean
+    that the caller has to check more closely: headers, or what is not a list of records."""
     if type(records) is not list:
         return False
     for record in records:

@@ -6,7 +6,7 @@ Invariants:
   * `end` moves only when a record, or a whole group, is in the buffer
   * store timestamps never decrease in the order of appends
 
-Every public method takes the lock, as the native twin does: a reader may ask for units while
+Every public method takes the lock, as the native one does: a reader may ask for units while
 another thread appends.
 """
 
@@ -42,7 +42,7 @@ from penstock.codec.pure.encoding import (
     transaction_property,
 )
 from penstock.codec.pure.log_buffer import LogBuffer
-from penstock.codec.pure.queue_table import Gate, Queue, QueueTable
+from penstock.codec.pure.queue_table import Admission, Queue, QueueTable
 from penstock.codec.pure.read.codec import view_of
 from penstock.codec.pure.read.dispatching import entry_hash, tag_entry_hash
 from penstock.codec.pure.record_writer import RecordWriter
@@ -60,7 +60,7 @@ _GROUP_SIZE: Final = len(group_property(0))
 
 
 class Appender:
-    """See `twin_interface.Appender` for what each method promises."""
+    """See `interface.Appender` for what each method promises."""
 
     def __init__(self, store_host: bytes, born_host: bytes, max_record_size: int) -> None:
         self._lock = threading.RLock()
@@ -142,15 +142,15 @@ class Appender:
         with self._lock:
             return self._queues.get(handle).shown_offset(self.durable)
 
-    def set_gate(self, handle: int, is_open: bool, is_sync: bool, epoch: int) -> None:
+    def set_admission(self, handle: int, is_open: bool, is_sync: bool, epoch: int) -> None:
         check_int64("epoch", epoch)
         with self._lock:
-            self._queues.get(handle).gate = Gate(is_open, is_sync, epoch)
+            self._queues.get(handle).admission = Admission(is_open, is_sync, epoch)
 
-    def gate(self, handle: int) -> Gate:
-        """For `Intake`; the native one looks inside."""
+    def admission(self, handle: int) -> Admission:
+        """For `AppendPath`; the native one looks inside."""
         with self._lock:
-            return self._queues.get(handle).gate
+            return self._queues.get(handle).admission
 
     def next_unit(self, handle: int) -> int:
         with self._lock:
@@ -178,7 +178,7 @@ class Appender:
         with self._lock:
             return self._queues.get(handle).held(unit, count)
 
-    def cut_queue(self, handle: int, next_offset: int, next_unit: int) -> None:
+    def truncate_queue(self, handle: int, next_offset: int, next_unit: int) -> None:
         with self._lock:
             self._queues.get(handle).cut(next_offset, next_unit)
 
@@ -403,7 +403,7 @@ class Appender:
 
     def _note_appended(self, queue: Queue, first_offset: int, end: int) -> None:
         self._end = end
-        if queue.gate.is_sync:
+        if queue.admission.is_sync:
             queue.hide(first_offset, end, self.durable)
 
     @staticmethod

@@ -19,10 +19,10 @@ from penstock.codec.pure.queue_table import Queue
 from penstock.codec.pure.read.codec import crc_patch
 from penstock.codec.pure.read.dispatching import Facts, facts_of
 from penstock.codec.pure.read.located import (
-    Located,
+    RecordParts,
     checksum_digits,
     find_damaged_part,
-    locate,
+    find_parts,
     read_checksum,
     write_checksum,
 )
@@ -67,7 +67,7 @@ def read_copies(data: memoryview, queue: Queue, *, strict: bool) -> list[Copy]:
 
 
 def _read_one(data: memoryview, at: int, queue: Queue, *, strict: bool) -> Facts:
-    found = locate(data, at, len(data))
+    found = find_parts(data, at, len(data))
     fault = found if isinstance(found, str) else find_damaged_part(data, found, strict=strict)
     if fault is not None or isinstance(found, str):
         raise BadRequestError(f"record at byte {at}: {fault}")
@@ -94,7 +94,7 @@ def _count_at(facts: Facts, queue: Queue, offset: int, at: int) -> int:
     return count
 
 
-def moved(data: memoryview, record: Located, position: int) -> bytes:
+def moved(data: memoryview, record: RecordParts, position: int) -> bytes:
     """Return the record's bytes as they read at `position`."""
     copied = bytearray(data[record.start : record.end])
     digits = checksum_digits(data, record)

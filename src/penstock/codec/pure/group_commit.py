@@ -1,11 +1,11 @@
-"""Who syncs the log when several writers wait for the device: one for all.
+"""Group commit: one writer syncs the log for all writers that wait for the device.
 
     writer A ──▶ leads: syncs what is there ──▶ done
     writer B ──────▶ waits ····················▶ leads: syncs for B, C and D ──▶ done
     writers C, D ─────────▶ wait ·················································▶ done
 
-The leader wakes all who waited; those that it covered go, and one of the others leads next. A
-waiter holds a lock of its own, released once: cheaper than a condition, which wakes them in turn.
+The leader wakes all waiters; those that its sync covered return, and one of the others leads next.
+A waiter holds a lock of its own, released once: cheaper than a condition, which wakes them in turn.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.codec import interface as twin_interface
+from penstock.codec import interface
 
 
-class SyncTurns:
-    """See `twin_interface.SyncTurns`."""
+class GroupCommit:
+    """See `interface.GroupCommit`."""
 
     def __init__(self, durable: int) -> None:
         self._durable = durable
@@ -29,12 +29,12 @@ class SyncTurns:
     def durable(self) -> int:
         return self._durable
 
-    def settle(self, durable: int) -> None:
+    def set_durable(self, durable: int) -> None:
         self._durable = durable
 
     def sync_natively(
         self,
-        appender: twin_interface.Appender,
+        appender: interface.Appender,
         synced: Callable[[int, int, list[float]], None],
         failed: Callable[[str], None],
     ) -> None:
@@ -45,7 +45,7 @@ class SyncTurns:
             if not self._lead_or_wait():
                 continue
             try:
-                # Another turn may have ended between the look and the lead.
+                # Another sync may have ended between the check and the lead.
                 if self._durable < position:
                     self._durable = max(self._durable, sync())
             finally:
@@ -53,7 +53,7 @@ class SyncTurns:
 
     def _lead_or_wait(self) -> bool:
         """Return True when the caller is to sync now, and must call `_finish`; False when another
-        sync has ended since: look whether it was far enough."""
+        sync has ended since: check whether it was far enough."""
         with self._lock:
             if not self._led:
                 self._led = True
@@ -65,9 +65,9 @@ class SyncTurns:
         return False
 
     def _finish(self) -> None:
-        """End the turn, however it went, and wake all who waited."""
+        """End the lead, whatever the result, and wake all waiters."""
         with self._lock:
             self._led = False
             waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            each.release()
+        for waiter in waiting:
+            waiter.release()

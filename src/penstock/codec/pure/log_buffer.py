@@ -20,7 +20,7 @@ class LogBuffer:
         if self._view.readonly:
             raise BadRequestError("the log buffer must be writable")
         if not base <= start <= base + len(self._view):
-            raise BadRequestError(f"position {start} lies outside the file at {base}")
+            raise BadRequestError(f"position {start} is outside the file at {base}")
         self._base = base
         self.end = start
         self.size_max = len(self._view) - BLANK.size

@@ -27,7 +27,7 @@ from penstock.errors import AlreadyExistsError, BadRequestError
 EPOCH_UNKNOWN: Final = -1
 
 
-class Gate(NamedTuple):
+class Admission(NamedTuple):
     """What an append has to know of a queue's shard."""
 
     is_open: bool = False
@@ -46,10 +46,10 @@ class Queue:
     """
 
     __slots__ = (
+        "admission",
         "block_max",
         "epoch",
         "first_unit",
-        "gate",
         "handle",
         "hidden",
         "index_prefix",
@@ -81,7 +81,7 @@ class Queue:
         self.times: list[tuple[int, int]] = []
         self.block_max = BLOCK_MAX_NONE
         self.epoch = EPOCH_UNKNOWN
-        self.gate = Gate()
+        self.admission = Admission()
         self.hidden: deque[tuple[int, int]] = deque()
         self.magic = MAGIC_V1 if version == 1 else MAGIC_V2
         self.sized_topic = sized_topic(topic, version)
@@ -122,10 +122,10 @@ class Queue:
         """Forget everything from `next_offset`, which is unit `next_unit`, on."""
         if not (0 <= next_offset <= self.next_offset and 0 <= next_unit <= self.next_unit):
             raise BadRequestError(
-                f"shard {self.shard!r} cannot be cut to offset {next_offset}, unit {next_unit}: "
-                f"it ends at offset {self.next_offset}, unit {self.next_unit}"
+                f"shard {self.shard!r} cannot be truncated to offset {next_offset}, unit "
+                f"{next_unit}: it ends at offset {self.next_offset}, unit {self.next_unit}"
             )
-        self._cut_times(next_offset)
+        self._truncate_times(next_offset)
         self.hidden = deque(each for each in self.hidden if each[0] < next_offset)
         self.first_unit = min(self.first_unit, next_unit)
         del self.units[(next_unit - self.first_unit) * self.unit_size :]
@@ -171,7 +171,7 @@ class Queue:
         self.times.append((self.next_offset // TIME_BLOCK - 1, self.block_max))
         self.block_max = BLOCK_MAX_NONE
 
-    def _cut_times(self, next_offset: int) -> None:
+    def _truncate_times(self, next_offset: int) -> None:
         block = next_offset // TIME_BLOCK
         if next_offset % TIME_BLOCK == 0:
             self.block_max = BLOCK_MAX_NONE
@@ -190,7 +190,7 @@ class QueueTable:
 
     def add(self, topic: str, queue_id: int, kind: int, next_offset: int, next_unit: int) -> Queue:
         if kind not in (KIND_SIMPLE, KIND_BATCH):
-            raise BadRequestError(f"kind {kind} is no kind of queue")
+            raise BadRequestError(f"kind {kind} is not a kind of queue")
         if not topic or next_offset < 0 or next_unit < 0:
             raise BadRequestError(
                 f"topic {topic!r}, offset {next_offset}, unit {next_unit} make no queue"

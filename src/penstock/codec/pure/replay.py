@@ -11,10 +11,10 @@ from collections import deque
 from typing import Final
 
 from penstock.codec.codes import (
-    REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_DONE,
     REPLAY_NO_INDEX_ROOM,
+    REPLAY_TRUNCATE_BATCH_QUEUE,
 )
 from penstock.codec.format import (
     FLAG_INNER_BATCH,
@@ -168,7 +168,7 @@ class Replay:
         elif offset < queue.next_offset:
             if queue.kind == KIND_BATCH:
                 self._specials.append((position, queue.handle))
-                return REPLAY_CUT_BATCH_QUEUE
+                return REPLAY_TRUNCATE_BATCH_QUEUE
             queue.cut(offset, offset - queue.next_offset + queue.next_unit)
         return REPLAY_DONE
 

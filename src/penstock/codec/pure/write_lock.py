@@ -7,7 +7,7 @@ from types import TracebackType
 
 
 class WriteLock:
-    """See `twin_interface.WriteLock`."""
+    """See `interface.WriteLock`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

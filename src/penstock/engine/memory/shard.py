@@ -66,7 +66,7 @@ class MemoryShard:
         self._by_tag: dict[str, list[int]] = {}
         self._by_key: dict[bytes, list[int]] = {}
         self._newest: dict[int, int] = {}
-        self._transacted: dict[int, list[tuple[int, int]]] = {}
+        self._open_transactions: dict[int, list[tuple[int, int]]] = {}
         """What producers wrote in transactions that are open: by producer id, ranges."""
 
     def forget(self) -> None:
@@ -121,11 +121,11 @@ class MemoryShard:
             if producer is not None:
                 self._producers.remember(producer, count, first, now_ms)
                 if producer.is_transactional:
-                    self._note_transacted(producer.id, first, first + count)
+                    self._add_to_transaction(producer.id, first, first + count)
             return Written(Offset(first), count)
 
-    def _note_transacted(self, producer_id: int, first: int, end: int) -> None:
-        ranges = self._transacted.setdefault(producer_id, [])
+    def _add_to_transaction(self, producer_id: int, first: int, end: int) -> None:
+        ranges = self._open_transactions.setdefault(producer_id, [])
         if ranges and ranges[-1][1] == first:
             first = ranges.pop()[0]
         ranges.append((first, end))
@@ -133,7 +133,7 @@ class MemoryShard:
     def end_transaction(self, producer_id: int, start: int, *, is_commit: bool) -> int:
         with self._lock:
             self._check_exists()
-            ranges = self._transacted.pop(producer_id, [])
+            ranges = self._open_transactions.pop(producer_id, [])
             if is_commit:
                 return 0
             start = max(start, self._earliest)
@@ -389,8 +389,8 @@ class MemoryShard:
             if record.tags:
                 for tag in set(record.tags):
                     tags.setdefault(tag, []).append(record.offset)
-        _take_out(self._by_key, keys)
-        _take_out(self._by_tag, tags)
+        _remove_offsets(self._by_key, keys)
+        _remove_offsets(self._by_tag, tags)
 
     # The primary index
 
@@ -456,7 +456,7 @@ def _text_size(text: str) -> int:
 Name = TypeVar("Name", str, bytes)
 
 
-def _take_out(index: dict[Name, list[int]], gone: dict[Name, list[int]]) -> None:
+def _remove_offsets(index: dict[Name, list[int]], gone: dict[Name, list[int]]) -> None:
     """Remove the offsets in `gone` from an index of ascending offsets."""
     for name, removed in gone.items():
         offsets = index[name]

@@ -1,8 +1,8 @@
 """Waiting for records: called back, or woken, when a shard was written to.
 
 Writers pay one look at an empty tuple while nobody waits. A callback runs in the writer's thread,
-behind the write, and must only pass the news on (set an event, wake an event loop). It may also be
-called when its shard was deleted, so that nobody waits for what will never come.
+behind the write, and must only pass the news on (set an event, notify an event loop). It may also
+be called when its shard was deleted, so that nobody waits for what will never come.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManage
 from penstock.platform.clock import Clock
 
 
-class AppendWatch:
-    """Calls `wake` behind every write to one of `shards`, until closed. Shards that do not exist
+class AppendSubscription:
+    """Calls `notify` behind every write to one of `shards`, until closed. Shards that do not exist
     are left out."""
 
     def __init__(
-        self, cache: StorageCacheManager, shards: Sequence[str], wake: Callable[[], None]
+        self, cache: StorageCacheManager, shards: Sequence[str], notify: Callable[[], None]
     ) -> None:
         self._lock: Final = cache.lock
-        self._wake: Final = wake
+        self._notify: Final = notify
         self._entries: list[ShardEntry] = []
         with self._lock:
             for name in shards:
                 entry = cache.shards.get(name)
                 if entry is not None:
-                    entry.appended = (*entry.appended, wake)
+                    entry.appended = (*entry.appended, notify)
                     self._entries.append(entry)
 
     def close(self) -> None:
         with self._lock:
             for entry in self._entries:
                 left = list(entry.appended)
-                left.remove(self._wake)
+                left.remove(self._notify)
                 entry.appended = tuple(left)
             self._entries = []
 
@@ -57,17 +57,17 @@ def wait_for_append(
     cache: StorageCacheManager,
     clock: Clock,
     shards: Sequence[str],
-    has_news: Callable[[], bool],
+    has_records: Callable[[], bool],
     seconds: float,
     pause: float,
 ) -> bool:
-    """Wait until `has_news` is true, which is asked at once, behind every write to `shards` that
+    """Wait until `has_records` is true, which is asked at once, behind every write to `shards` that
     went through this node, and every `pause` seconds; return whether it became true within
     `seconds`."""
     woken = threading.Event()
     deadline = clock.monotonic() + seconds
-    with AppendWatch(cache, shards, woken.set):
-        while not has_news():
+    with AppendSubscription(cache, shards, woken.set):
+        while not has_records():
             left = deadline - clock.monotonic()
             if left <= 0:
                 return False

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.contract import ColumnEngine, ColumnQuery
 from penstock.engine.routing.storage_cache import ShardEntry
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 def read_columns(
-    entry: ShardEntry, engine: object, limits: TransactionLimits, wanted: ColumnQuery
+    entry: ShardEntry, engine: object, limits: StableOffsets, wanted: ColumnQuery
 ) -> list[pa.RecordBatch] | None:
     """Return about as much as is wanted; None where only rows can be had: of other engines, of a
     shard that lies on several nodes or has transactions."""
-    if entry.hidden or not isinstance(engine, ColumnEngine):
+    if entry.offline or not isinstance(engine, ColumnEngine):
         return None
     aborts = entry.aborts
     found = engine.read_columns(entry.id, wanted)

@@ -9,10 +9,10 @@ from penstock.errors import BusyError
 from penstock.record import Offset, StoredRecord
 
 
-def behind_hidden(entry: ShardEntry, offset: int) -> Offset | None:
+def after_offline(entry: ShardEntry, offset: int) -> Offset | None:
     """Return where a read that wants `offset` begins, if not there."""
     moved = None
-    for begin, end, answer in entry.hidden:
+    for begin, end, answer in entry.offline:
         if offset < begin or (end is not None and offset >= end):
             continue
         if answer is Answer.LATER or end is None:
@@ -22,9 +22,9 @@ def behind_hidden(entry: ShardEntry, offset: int) -> Offset | None:
     return moved
 
 
-def without_hidden(entry: ShardEntry, found: list[StoredRecord], start: int) -> list[StoredRecord]:
+def without_offline(entry: ShardEntry, found: list[StoredRecord], start: int) -> list[StoredRecord]:
     """Leave out what lies in a hidden segment; a page ends before one that comes back."""
-    for begin, end, answer in entry.hidden:
+    for begin, end, answer in entry.offline:
         last = INT64_MAX if end is None else end
         if answer is Answer.LATER and start < begin:
             last = INT64_MAX
@@ -34,6 +34,6 @@ def without_hidden(entry: ShardEntry, found: list[StoredRecord], start: int) -> 
 
 def check_complete(entry: ShardEntry) -> None:
     """A search by key must not miss what only cannot be read for the moment."""
-    for begin, _, answer in entry.hidden:
+    for begin, _, answer in entry.offline:
         if answer is Answer.LATER:
             raise BusyError(f"the segment of {entry.name!r} from {begin} on cannot be read now")

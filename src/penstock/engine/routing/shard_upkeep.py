@@ -40,8 +40,8 @@ from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
 
 _log: Final = get_logger(__name__)
-_FIRST_ROOM: Final = 64
-_ROOM_MAX: Final = 1 << 20
+_FIRST_QUOTA_CHECK: Final = 64
+_QUOTA_CHECK_MAX: Final = 1 << 20
 _JOIN_S: Final = 60.0
 
 
@@ -97,7 +97,7 @@ class ShardUpkeep:
         self._thread: threading.Thread | None = None
         self._seen: dict[str, int] = {}
         self._next_compaction = self._clock.monotonic()
-        handler.when_room_ends = self.want
+        handler.on_quota_used = self.want
 
     def start(self) -> None:
         assert self._thread is None, "started once"
@@ -112,7 +112,7 @@ class ShardUpkeep:
             self._thread.join(_JOIN_S)
 
     def want(self, entry: ShardEntry) -> None:
-        """Look at this shard's segment soon; each waits at most once (`wants_check`)."""
+        """Look at this shard's segment soon; each waits at most once (`check_requested`)."""
         self._wanted.append(entry)
         self._wake.set()
 
@@ -157,7 +157,7 @@ class ShardUpkeep:
     def _take_wanted(self) -> list[ShardEntry]:
         wanted = [self._wanted.popleft() for _ in range(len(self._wanted))]
         for entry in wanted:
-            entry.wants_check = False
+            entry.check_requested = False
         return wanted
 
     def _try(self, entry: ShardEntry, report: UpkeepReport, step: _Step) -> None:
@@ -205,10 +205,10 @@ class ShardUpkeep:
     def _roll_if_due(self, entry: ShardEntry, report: UpkeepReport) -> None:
         engine, active = self._led_here(entry), entry.active
         if engine is None or active is None or not engine.capabilities.durable:
-            entry.room = _ROOM_MAX
+            entry.quota_left = _QUOTA_CHECK_MAX
             return
         # Should what follows fail, it is tried again soon, and not with every write.
-        entry.room = _FIRST_ROOM
+        entry.quota_left = _FIRST_QUOTA_CHECK
         info = engine.shard_info(entry.id)
         count = info.latest - active.start_offset
         record_size = max(1, info.size // max(1, info.latest - info.earliest))
@@ -223,7 +223,7 @@ class ShardUpkeep:
             size = 0
             _log.info("segment_rolled", shard=entry.name, number=active.number, end=info.latest)
         left = max(0, roll_size - size) // record_size
-        entry.room = max(1, min(_ROOM_MAX, left // 2))
+        entry.quota_left = max(1, min(_QUOTA_CHECK_MAX, left // 2))
 
     def _led_here(self, entry: ShardEntry) -> StorageEngine | None:
         meta = entry.meta

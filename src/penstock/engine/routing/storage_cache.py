@@ -34,7 +34,7 @@ _SEGMENT: Final = STORAGE_ALIASES["segment"]
 _log: Final = get_logger(__name__)
 _CONFIGS_REMEMBERED: Final = 256
 
-_Hidden = tuple[tuple[int, int | None, Answer], ...]
+_Offline = tuple[tuple[int, int | None, Answer], ...]
 
 
 @lru_cache(_CONFIGS_REMEMBERED)
@@ -120,24 +120,24 @@ class ShardEntry:
     __slots__ = (
         "aborts",
         "appended",
+        "check_requested",
         "compacted",
         "end_offset",
         "errors",
-        "hidden",
         "id",
         "is_open",
         "meta",
         "name",
+        "offline",
+        "quota_left",
         "reader",
         "reads",
         "records_read",
         "records_written",
         "released",
         "removals",
-        "room",
         "segments",
         "topic",
-        "wants_check",
         "writer",
         "writes",
     )
@@ -150,7 +150,7 @@ class ShardEntry:
         """None: deleted."""
         self.segments: tuple[Segment, ...] = ()
         """By number, ascending."""
-        self.hidden: _Hidden = ()
+        self.offline: _Offline = ()
         """Ranges that cannot be read, and why; nearly always none."""
         self.writer: StorageEngine | None = None
         self.reader: StorageEngine | None = None
@@ -160,9 +160,9 @@ class ShardEntry:
         """Called behind every write; see `append_watch`."""
         self.end_offset = 0
         """Behind the last record that was written through this entry; 0: none was."""
-        self.room = 0
+        self.quota_left = 0
         """Records that may come before the segment's size is looked at."""
-        self.wants_check = False
+        self.check_requested = False
         self.writes = self.records_written = 0
         self.reads = self.records_read = self.errors = 0
         self.removals = 0
@@ -365,7 +365,7 @@ def _share_topic(topic: Topic) -> Topic:
 
 def _set_segments(entry: ShardEntry, segments: list[Segment]) -> None:
     entry.segments = tuple(sorted(segments, key=lambda one: one.number))
-    entry.hidden = tuple(
+    entry.offline = tuple(
         (one.start_offset, one.end_offset, allowed(one.status).read)
         for one in entry.segments
         if allowed(one.status).read is not Answer.YES

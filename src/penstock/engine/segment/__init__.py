@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from penstock.engine.segment.log.disk_errors import opening_errors
     from penstock.engine.segment.queue.shard_state import ShardState
     from penstock.engine.segment.read.arrow import AnyArray
-    from penstock.engine.segment.read.key_reader import Query, inner_count, split_run
-    from penstock.engine.segment.read.transaction_records import transacted_in
+    from penstock.engine.segment.read.key_reader import Query, inner_count, split_raw_range
+    from penstock.engine.segment.read.transaction_records import transaction_records_in
     from penstock.engine.segment.read.unreadable import UnitsRead, find_unreadable, unreadable
     from penstock.engine.segment.readonly.shard_view import (
         ShardView,
@@ -52,8 +52,8 @@ _MODULES: Final = {
     "holds_store": "recovery.store_sizes",
     "inner_count": "read.key_reader",
     "opening_errors": "log.disk_errors",
-    "split_run": "read.key_reader",
-    "transacted_in": "read.transaction_records",
+    "split_raw_range": "read.key_reader",
+    "transaction_records_in": "read.transaction_records",
     "unreadable": "read.unreadable",
 }
 
@@ -78,8 +78,8 @@ __all__ = [
     "holds_store",
     "inner_count",
     "opening_errors",
-    "split_run",
-    "transacted_in",
+    "split_raw_range",
+    "transaction_records_in",
     "unreadable",
 ]
 

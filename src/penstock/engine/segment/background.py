@@ -4,7 +4,7 @@ Three threads, because each may wait for the device without the others:
 
     flusher   every `flush_interval_ms`: the log on the device
     keeper    queues to their files, bounds for other processes, checkpoints, retention
-    warmer    the next log file allocated, the pages ahead of the writer faulted in; dispatchers
+    prefaulter    the next log file allocated, the pages ahead of the writer faulted in; dispatchers
               woken when the log moved
 
 An error of the background is logged and tried again next time; it never stops a thread. A failed
@@ -28,15 +28,15 @@ from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 _RETENTION_INTERVAL_S: Final = 10.0
-_WARM_OFTEN_S: Final = 0.02
+_PREFAULT_INTERVAL_S: Final = 0.02
 """Also how long a dispatcher waits at most for the first record after a quiet time."""
-_WARM_SELDOM_S: Final = 0.2
+_PREFAULT_IDLE_S: Final = 0.2
 _LIVELY_S: Final = 2.0
-"""For so long after the last record, or the opening, the warmer looks often for the next."""
+"""For this long after the last record, or after opening, the prefaulter checks often."""
 _SOME_SIZE: Final = 64 << 10
-"""A store that was just opened and is closed soon again, with less than this, is not warmed: the
+"""A store that is closed soon after it was opened, with less than this, is not prefaulted: the
 pages ahead would only have to be written."""
-_WARM_INDEX_SIZE: Final = 8 << 20
+_PREFAULT_INDEX_SIZE: Final = 8 << 20
 _KEEPER_TICK_S: Final = 0.1
 _SWEEP: Final = 50
 """Deleted shards whose files are removed in one turn of the keeper."""
@@ -64,13 +64,13 @@ class Upkeep:
         now = parts.clock.monotonic()
         self._checkpointed = self._retained = now
         self._publish_at = now + parts.settings.publish_interval_ms / 1000
-        self._warmed = (0, 0)
+        self._prefaulted = (0, 0)
 
     def start(self) -> None:
         for name, run in (
             ("flusher", self._run_flusher),
             ("keeper", self._run_keeper),
-            ("warmer", self._run_warmer),
+            ("prefaulter", self._run_prefaulter),
         ):
             thread = threading.Thread(target=run, name=f"penstock-{name}", daemon=True)
             self._threads.append(thread)
@@ -154,28 +154,28 @@ class Upkeep:
             parts.index.unmap_idle()
             self._retained = now
 
-    def _run_warmer(self) -> None:
+    def _run_prefaulter(self) -> None:
         log, dispatch, clock = self._parts.log, self._dispatch, self._parts.clock
         opened, opened_end = clock.monotonic(), log.end
         lively_until = opened + _LIVELY_S
         while True:
             now = clock.monotonic()
             reached = (log.end, log.durable)
-            if reached != self._warmed:
+            if reached != self._prefaulted:
                 # Here, because a call for every append would cost more than the append.
                 dispatch.notify()
                 lively_until = now + _LIVELY_S
-            self._warmed = reached
+            self._prefaulted = reached
             often = dispatch.names or now < lively_until
-            if clock.wait(self._stopping, _WARM_OFTEN_S if often else _WARM_SELDOM_S):
+            if clock.wait(self._stopping, _PREFAULT_INTERVAL_S if often else _PREFAULT_IDLE_S):
                 return
-            if now - opened >= _WARM_SELDOM_S or log.end - opened_end >= _SOME_SIZE:
-                self._try("warm", self._warm)
+            if now - opened >= _PREFAULT_IDLE_S or log.end - opened_end >= _SOME_SIZE:
+                self._try("prefault", self._prefault)
 
-    def _warm(self) -> None:
+    def _prefault(self) -> None:
         self._parts.log.prepare_next()
-        self._parts.log.warm()
-        self._parts.index.warm(_WARM_INDEX_SIZE)
+        self._parts.log.prefault()
+        self._parts.index.prefault(_PREFAULT_INDEX_SIZE)
 
     def _try(self, what: str, step: Callable[[], None]) -> None:
         try:

@@ -48,10 +48,10 @@ from penstock.engine.contract import (
 )
 from penstock.engine.per_shard_engine import check_config
 from penstock.engine.segment.control.shard_compaction import find_removable
-from penstock.engine.segment.read.transaction_records import find_transacted
+from penstock.engine.segment.read.transaction_records import find_transaction_records
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits
+from penstock.engine.transactions.stable_offsets import Ranges, StableOffsets
 from penstock.errors import (
     BadRequestError,
     ClosedError,
@@ -79,7 +79,7 @@ class SegmentEngine(BatchEngine, ColumnEngine, QuickEngine, SharedSyncEngine):
 
     def __init__(self, store: SegmentStore) -> None:
         self.store: Final = store
-        self.limits = TransactionLimits()
+        self.limits = StableOffsets()
         """What transactions keep from readers; a node shares one with those."""
         self._configs: dict[ShardId, ShardConfig] = {}
         self._closed = False
@@ -375,7 +375,7 @@ class SegmentEngine(BatchEngine, ColumnEngine, QuickEngine, SharedSyncEngine):
         check_offset(start, "start")
         if is_commit:
             return 0
-        offsets = find_transacted(self.store, shard, producer_id, start)
+        offsets = find_transaction_records(self.store, shard, producer_id, start)
         deleted = self.store.delete_offsets(shard, offsets) if offsets else 0
         # Also when there was nothing left: it may be deleted, and not yet be on the device. And who
         # reads the files knows of the deletes before he is told that the transaction is over.

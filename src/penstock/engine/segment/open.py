@@ -19,7 +19,7 @@ from penstock.engine.segment.control.shard_directories import (
     remove_files,
     remove_queues,
 )
-from penstock.engine.segment.index.block_checksums import PageSums
+from penstock.engine.segment.index.block_checksums import BlockChecksums
 from penstock.engine.segment.index.key_index import KeyIndex
 from penstock.engine.segment.index.sealed_files import SealedFiles
 from penstock.engine.segment.log.commit_log import CommitLog
@@ -96,12 +96,12 @@ class StoreParts(Struct, eq=False):
     index: KeyIndex
     table: ShardTable
     open_files: OpenFiles
-    sums: PageSums
+    sums: BlockChecksums
     writer: WriteManager
     checkpointer: Checkpointer
     report: RecoveryReport
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close all files; nothing is written."""
         self.index.close()
         self.log.close()
@@ -159,7 +159,7 @@ def _build_and_recover(
     try:
         _recover(parts, progress)
     except BaseException:
-        parts.let_go()
+        parts.release()
         if not exists and not parts.log.files.bases:
             # Nothing was stored: the next start chooses sizes again, by the room there is then.
             disk.remove(paths.properties)
@@ -190,7 +190,7 @@ def _build(
     record_size_max = min(settings.record_size_max, sizes.commit_log_file_size)
     appender = core.Appender(settings.store_host, settings.store_host, record_size_max)
     log = CommitLog(files, appender, DurablePoint(disk, paths.durable), settings, metrics)
-    sums = PageSums(disk, paths.sums)
+    sums = BlockChecksums(disk, paths.sums)
     index = KeyIndex(disk, paths.index, sizes, sums)
     open_files = OpenFiles(disk, settings.open_files_max)
     table = ShardTable(log, paths, sizes, open_files, SealedFiles(disk, sums))

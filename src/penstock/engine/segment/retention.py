@@ -98,7 +98,7 @@ class Retention:
         else:
             self._policies[shard] = policy
 
-    def note_cut(self, shard: ShardId) -> None:
+    def on_truncated(self, shard: ShardId) -> None:
         """Look at a shard's size again, even if it ends where it did."""
         self._sized.pop(shard, None)
 

@@ -115,7 +115,7 @@ class SegmentSettings(Struct, frozen=True, kw_only=True):
     """A writer that is this far ahead of the device waits for it."""
     mapped_bytes_max: int = 4096 * MIB
     open_files_max: int = 256
-    warm_ahead_size: int = 32 * MIB
+    prefault_size: int = 32 * MIB
     """How far ahead of the writer pages are faulted in, in the background."""
     file_reserved_time_h: float = 72
     delete_when: str = "DiskFull"
@@ -157,7 +157,7 @@ _SMALLEST: Final = {
     "unflushed_bytes_max": 0,
     "mapped_bytes_max": 0,
     "open_files_max": 1,
-    "warm_ahead_size": 0,
+    "prefault_size": 0,
     "file_reserved_time_h": 0,
     "disk_max_used_space_ratio": 0,
     "disk_space_warning_level_ratio": 0,

@@ -25,7 +25,7 @@ from penstock.engine.segment.control import control_records as control
 from penstock.engine.segment.control.shard_commands import ShardCommands
 from penstock.engine.segment.control.shard_gc import ShardPurge
 from penstock.engine.segment.control.shard_lifecycle import ShardLives
-from penstock.engine.segment.dispatch.changed_shards import ShardMoves
+from penstock.engine.segment.dispatch.changed_shards import ChangedShards
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
 from penstock.engine.segment.dispatch.worker import Dispatcher, ReadingDispatcher
 from penstock.engine.segment.index.batch_key_shards import BatchShards
@@ -36,7 +36,7 @@ from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.read.batch_validation import check_batch
 from penstock.engine.segment.read.kafka_batches import KafkaBatches
 from penstock.engine.segment.read.key_reader import Page, Query, ReadableShard, ShardReader
-from penstock.engine.segment.read.point_reader import QuickReader
+from penstock.engine.segment.read.point_reader import PointReader
 from penstock.engine.segment.recovery.rebuild import rebuild_queue
 from penstock.engine.segment.recovery.recovery import Progress, RecoveryReport
 from penstock.engine.segment.retention import Retention
@@ -77,7 +77,7 @@ class SegmentStore:
         self.write_refusal: Final = parts.log.refusal
         self._table: Final = parts.table
         self._writer: Final = parts.writer
-        self.append: Final = parts.writer.intake.put
+        self.append: Final = parts.writer.append_path.append
         """Append one record, of at most `size_max` bytes if given; return its offset. One native
         call, and no other where it succeeds."""
         self._commands: Final = ShardCommands(parts)
@@ -88,11 +88,11 @@ class SegmentStore:
             parts.index,
             parts.clock,
             parts.metrics,
-            self._heal_queue,
-            self._heal_index,
+            self._repair_queue,
+            self._repair_index,
         )
         self.clock: Final = parts.clock
-        self._quick: Final = QuickReader(parts.log.files, parts.index, parts.clock)
+        self._quick: Final = PointReader(parts.log.files, parts.index, parts.clock)
         self._topics: Final = TopicsFile(
             parts.disk, parts.paths.topics, parts.clock, parts.table.user_kinds
         )
@@ -106,7 +106,7 @@ class SegmentStore:
             parts.paths.dispatch,
             read=self._read_for_dispatch,
             bounds=parts.table.user_bounds,
-            moves=lambda: ShardMoves(parts.table, parts.log.appender).since,
+            find_changed=lambda: ChangedShards(parts.table, parts.log.appender).changed,
             threads=parts.settings.background,
             clock=parts.clock,
             metrics=parts.metrics,
@@ -148,7 +148,7 @@ class SegmentStore:
             with disk_errors(parts.paths.root):
                 return cls(parts)
         except BaseException:
-            parts.let_go()
+            parts.release()
             parts.lock.release()
             raise
 
@@ -180,7 +180,8 @@ class SegmentStore:
             self._batch_keys.need()
         with disk_errors(self._parts.paths.root):
             if self._table.find(shard) is not None and not self._table.has_user_shard(shard):
-                self._note_cut(shard, 0)  # before its first record: whoever deleted it may be slow
+                # Before its first record: the caller that deleted it may be slow.
+                self._on_truncated(shard, 0)
             created = self._lives.create(shard, kind, flush, config, start_offset)
         if created:
             self._topics.note_change()
@@ -202,7 +203,7 @@ class SegmentStore:
         written = self._lives.delete(shard)
         if written is None:
             return
-        self._note_cut(shard, 0)
+        self._on_truncated(shard, 0)
         self._topics.note_deleted(shard.topic)
         if not written:
             self.checkpoint(frees_room=True)
@@ -246,7 +247,7 @@ class SegmentStore:
 
     def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> Offset | None:
         """Append one record if nothing has to be waited for; None: nothing was appended."""
-        offset = self._writer.intake.put_at_once(shard, record, size_max)
+        offset = self._writer.append_path.append_at_once(shard, record, size_max)
         return Offset(offset) if offset >= 0 else None
 
     def append_many(
@@ -364,14 +365,14 @@ class SegmentStore:
         check_limits(offset, max_records, max_size)
         return self._reader.read_raw(log, Query(offset, log.commit, max_records, max_size))
 
-    def read_run(
+    def read_raw_range(
         self, shard: ShardId, offset: int, *, max_size: int, until: int | None = None
     ) -> tuple[bytes, int]:
         """Return whole records (batches, in a batch shard) below `until` one behind the other as
         the log holds them, checked, and the offset to go on at."""
         log = self._table.get(shard)
         end = log.commit if until is None else until
-        return self._reader.read_run(log, Query(offset, end, max_size, max_size))
+        return self._reader.read_raw_range(log, Query(offset, end, max_size, max_size))
 
     def read_arrow(
         self,
@@ -473,12 +474,12 @@ class SegmentStore:
         log = self._table.get(shard)
         if offset < log.earliest:
             raise BadRequestError(
-                f"shard {shard.name!r} begins at {log.earliest}, it cannot be cut at {offset}"
+                f"shard {shard.name!r} begins at {log.earliest}, it cannot be truncated at {offset}"
             )
         self._check_open()
         with self._parts.checkpointer.pause:
             end = self._commands.cut(log, offset)
-        self._note_cut(shard, end)
+        self._on_truncated(shard, end)
         self.checkpoint()
         with self._parts.checkpointer.pause, disk_errors(log.units.directory):
             log.trim_files()
@@ -511,14 +512,14 @@ class SegmentStore:
             self._upkeep.run_once()
             self._batch_keys.run_once()
 
-    def _heal_queue(self, damaged: ReadableShard) -> None:
+    def _repair_queue(self, damaged: ReadableShard) -> None:
         log = self._table.get(damaged.shard)
         self._parts.metrics.rebuilt_files.inc()
         with disk_errors(log.units.directory):
             rebuild_queue(self._log.files, log, self._log.end)
         self._parts.checkpointer.touch(log)
 
-    def _heal_index(self) -> None:
+    def _repair_index(self) -> None:
         with disk_errors(self._parts.paths.index):
             self._upkeep.rebuild_index()
 
@@ -528,11 +529,11 @@ class SegmentStore:
         log = self._table.get(shard)
         return self._reader.read_some(log, Query(offset, log.commit, max_records, max_size))
 
-    def _note_cut(self, shard: ShardId, offset: int) -> None:
+    def _on_truncated(self, shard: ShardId, offset: int) -> None:
         """Let everything that follows the shard go back to `offset`: other records come there."""
         self.dispatch.cut(shard, offset)
         self._batch_keys.cut(shard, offset)
-        self.retention.note_cut(shard)
+        self.retention.on_truncated(shard)
 
     def _check_open(self) -> None:
         self._check_not_closed()
@@ -578,7 +579,7 @@ class SegmentStore:
         except OSError as error:
             self._upkeep.report_failed_close(error)
         finally:
-            parts.let_go()
+            parts.release()
             parts.lock.release()
 
     def __enter__(self) -> Self:

@@ -25,16 +25,16 @@ from penstock.record import ShardId
 Ranges = Sequence[tuple[int, int]]
 
 
-class _Held(Struct):
+class _OpenTransaction(Struct):
     first_offset: int
     is_exact: bool
     """Whether it stays where it is with the next write."""
 
 
-class TransactionLimits:
+class StableOffsets:
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
-        self._held: Final[dict[str, dict[int, _Held]]] = {}
+        self._open: Final[dict[str, dict[int, _OpenTransaction]]] = {}
         """By shard and producer id."""
         self._aborted: Final[dict[str, list[tuple[int, AbortedRange]]]] = {}
         """By shard, ordered by the last offset."""
@@ -45,18 +45,18 @@ class TransactionLimits:
     @property
     def holds_any(self) -> bool:
         """Whether a transaction holds any shard up at the moment."""
-        return bool(self._held)
+        return bool(self._open)
 
     def touches(self, shard: str) -> bool:
         """Say whether readers of a shard must ask for anything else here. Cheap."""
-        return shard in self._held or shard in self._aborted
+        return shard in self._open or shard in self._aborted
 
     def stable_until(self, shard: str) -> int | None:
         """Return the first offset of the oldest open transaction, or None when none is open."""
-        if shard not in self._held:
+        if shard not in self._open:
             return None  # without the lock: nearly always so
         with self._lock:
-            held = self._held.get(shard)
+            held = self._open.get(shard)
             return min(one.first_offset for one in held.values()) if held else None
 
     def aborted(self, shard: str, first: int, end: int) -> list[AbortedRange]:
@@ -87,21 +87,23 @@ class TransactionLimits:
     def hold(self, shard: str, producer_id: int, bound: int) -> None:
         """Hold a shard up for a producer, from `bound` on at the latest; again: nothing."""
         with self._lock:
-            held = self._held.setdefault(shard, {})
-            held.setdefault(producer_id, _Held(bound, is_exact=False))
+            held = self._open.setdefault(shard, {})
+            held.setdefault(producer_id, _OpenTransaction(bound, is_exact=False))
 
     def hold_written(self, shard: str, producer_id: int, bound: int) -> None:
         """Hold a shard up from `bound` on, where a producer may have written already: its next
         record is not its first."""
         with self._lock:
-            held = self._held.setdefault(shard, {}).setdefault(producer_id, _Held(bound, True))
+            held = self._open.setdefault(shard, {}).setdefault(
+                producer_id, _OpenTransaction(bound, True)
+            )
             held.first_offset = min(held.first_offset, bound)
             held.is_exact = True
 
     def note_first(self, shard: str, producer_id: int, first_offset: int) -> None:
         """The first record of a transaction lies here, and not at its bound."""
         with self._lock:
-            held = self._held.get(shard, {}).get(producer_id)
+            held = self._open.get(shard, {}).get(producer_id)
             if held is not None and not held.is_exact:
                 held.first_offset = first_offset
                 held.is_exact = True
@@ -111,14 +113,14 @@ class TransactionLimits:
         with self._lock:
             return {
                 shard: held[producer_id].first_offset
-                for shard, held in self._held.items()
+                for shard, held in self._open.items()
                 if producer_id in held
             }
 
     def producers(self) -> set[int]:
         """Return who holds a shard up."""
         with self._lock:
-            return {producer_id for held in self._held.values() for producer_id in held}
+            return {producer_id for held in self._open.values() for producer_id in held}
 
     def release(self, producer_id: int, aborted: Iterable[AbortedRange] = ()) -> list[str]:
         """Hold nothing up for a producer any more, whose aborted ranges are told before; return
@@ -126,11 +128,11 @@ class TransactionLimits:
         with self._lock:
             for one in aborted:
                 self._add_aborted(one)
-            shards = [shard for shard, held in self._held.items() if producer_id in held]
+            shards = [shard for shard, held in self._open.items() if producer_id in held]
             for shard in shards:
-                del self._held[shard][producer_id]
-                if not self._held[shard]:
-                    del self._held[shard]
+                del self._open[shard][producer_id]
+                if not self._open[shard]:
+                    del self._open[shard]
             return shards
 
     # What was aborted

@@ -110,7 +110,7 @@ class Footer(NamedTuple):
 
     def check_blocks(self, name: str, first_block: int, data: bytes | memoryview) -> None:
         """Raise `CorruptionError` unless `data`, which begins with a block, is what was written."""
-        self.check_sums(name, first_block, core.block_sums(data, BLOCK_SIZE))
+        self.check_sums(name, first_block, core.block_checksums(data, BLOCK_SIZE))
 
     def check_sums(self, name: str, first_block: int, found: bytes) -> None:
         """Raise `CorruptionError` unless these are the sums of the blocks from `first_block` on."""
@@ -168,7 +168,7 @@ def build_chunk(
     units_offset = _units_offset(data, where)
     read = UnitsRead(data, where.position, units, units_offset)
     keys, key_filter, min_ms, max_ms = index_units(shard, kind, read, FILTER_SIZE)
-    sums = core.block_sums(data, BLOCK_SIZE)
+    sums = core.block_checksums(data, BLOCK_SIZE)
     count = len(units) // unit_size
     footer = units + keys + sums
     trailer = _TRAILER.pack(
@@ -260,7 +260,7 @@ def read_footer(name: str, tail: bytes | memoryview) -> tuple[Footer, ChunkEntry
 
 def _sum(data: bytes | memoryview) -> int:
     """Return the CRC-32; natively that is many times as fast as by zlib."""
-    return int.from_bytes(core.block_sums(data, max(1, len(data))), "big")
+    return int.from_bytes(core.block_checksums(data, max(1, len(data))), "big")
 
 
 def _units_offset(data: bytes, where: ChunkRange) -> int:

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from penstock.codec.format import PRE_BLANK, QUEUE_UNIT, RECORD_HEAD, Damage, RawRecord
 from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
-from penstock.engine.segment import StoreView, split_run
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.segment import StoreView, split_raw_range
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.meta.offline.read_transactions import read_transactions
 from penstock.record import QueueKind, ShardId
@@ -39,7 +39,7 @@ class LocalLog:
     def __init__(self, data: str) -> None:
         root = f"{data}/segment"
         self._view: Final = StoreView.open(root if os.path.isdir(root) else data)
-        limits = TransactionLimits()
+        limits = StableOffsets()
         if os.path.isfile(f"{data}/meta/CURRENT"):
             known = read_transactions(f"{data}/meta")
             limits.load_aborted(known.aborted)
@@ -56,8 +56,8 @@ class LocalLog:
         bounds = self._log.bounds(shard)
         offset, end = max(first, int(bounds.earliest)), min(end, int(bounds.commit))
         while offset < end:
-            run, after = self._log.read_run(shard, offset, max_size=_RUN_SIZE)
-            for message in split_run(run) if run else ():
+            run, after = self._log.read_raw_range(shard, offset, max_size=_RUN_SIZE)
+            for message in split_raw_range(run) if run else ():
                 taken = checked(shard, kind, message)
                 if taken is not None and taken[0] < end:
                     found[taken[0]] = (taken[1], message)

@@ -120,7 +120,7 @@ class SumsBlocks(Protocol):
     def get_range_summed(
         self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
-        """Do as `get_range_into`; return the CRC-32 of every block, as `Core.block_sums`."""
+        """Do as `get_range_into`; return the CRC-32 of every block, as `Core.block_checksums`."""
         ...
 
 
@@ -136,7 +136,7 @@ def get_range_summed(
     if hasattr(provider, "get_range_summed"):  # a tenth of what `isinstance` takes
         return cast("SumsBlocks", provider).get_range_summed(key, start, size, take, blocks)
     get_range_into(provider, key, start, size, take)
-    return core.block_sums(take()[: blocks.size], blocks.block_size)
+    return core.block_checksums(take()[: blocks.size], blocks.block_size)
 
 
 class HasFiles(Protocol):

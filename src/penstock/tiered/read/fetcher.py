@@ -227,7 +227,7 @@ class Fetcher:
         key = prefix + entry.name
         footer = self._checked_footer(key, entry, whole[entry.data_size :])
         if sums is None:
-            sums = core.block_sums(whole[: entry.data_size], BLOCK_SIZE)
+            sums = core.block_checksums(whole[: entry.data_size], BLOCK_SIZE)
         footer.check_sums(self._name(key), 0, sums)
         return footer
 

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from penstock.codec.format import RawRecord
 from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
-from penstock.engine.segment import Bounds, ShardState, split_run
+from penstock.engine.segment import Bounds, ShardState, split_raw_range
 from penstock.engine.transactions.aborted_offsets import BatchReader
-from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits, is_within
+from penstock.engine.transactions.stable_offsets import Ranges, StableOffsets, is_within
 from penstock.record import Offset, ShardId
 
 _ATTRIBUTES: Final = slice(21, 23)
@@ -35,7 +35,7 @@ class Log(Protocol):
 
     def state(self, shard: ShardId) -> ShardState: ...
 
-    def read_run(
+    def read_raw_range(
         self, shard: ShardId, offset: int, *, max_size: int, until: int | None = None
     ) -> tuple[bytes, int]: ...
 
@@ -43,9 +43,7 @@ class Log(Protocol):
 class LsoBoundedLog:
     """Implements `CommittedLog`."""
 
-    def __init__(
-        self, log: Log, limits: Callable[[], TransactionLimits], batches: BatchReader
-    ) -> None:
+    def __init__(self, log: Log, limits: Callable[[], StableOffsets], batches: BatchReader) -> None:
         self._log: Final = log
         self._limits: Final = limits
         self._batches: Final = batches
@@ -61,9 +59,9 @@ class LsoBoundedLog:
     def state(self, shard: ShardId) -> ShardState:
         return self._log.state(shard)
 
-    def read_run(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
+    def read_raw_range(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
         end = int(self.bounds(shard).commit)
-        run, after = self._log.read_run(shard, offset, max_size=max_size, until=end)
+        run, after = self._log.read_raw_range(shard, offset, max_size=max_size, until=end)
         limits = self._limits()
         if not run or not limits.touches(shard.name):
             return run, after
@@ -75,7 +73,7 @@ def without_aborted(run: bytes, aborted: Ranges) -> bytes:
     """Return a run of batches without those that begin in one of the ranges; markers stay."""
     if not aborted:
         return run
-    return b"".join(record for record in split_run(run) if not _is_dropped(record, aborted))
+    return b"".join(record for record in split_raw_range(run) if not _is_dropped(record, aborted))
 
 
 def _is_dropped(message: bytes, aborted: Ranges) -> bool:

@@ -66,7 +66,7 @@ class CommittedLog(Protocol):
 
     def state(self, shard: ShardId) -> ShardState: ...
 
-    def read_run(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
+    def read_raw_range(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
         """Return whole records (batches) back to back as the log holds them, checked,
         without deleted ones, and the offset to go on at."""
         ...
@@ -329,7 +329,7 @@ def upload_shard(store: CommittedLog, flat: CompositeFlatFile) -> int:
         begin = max(flat.dispatch_offset, int(bounds.earliest))
         if begin >= bounds.commit:
             break
-        run, after = store.read_run(flat.shard, begin, max_size=flat.config.chunk_size)
+        run, after = store.read_raw_range(flat.shard, begin, max_size=flat.config.chunk_size)
         if run:
             if not flat.is_initialized and first_offset(run) > begin:
                 # The tier begins where the log does, also when the first records are not uploaded.

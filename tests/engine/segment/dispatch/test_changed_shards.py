@@ -12,13 +12,13 @@ from tests.engine.segment.rig import EVENTS, LOGS, ORDERS, QUIET, Rig, create, e
 
 from penstock.codec.select import Appender
 from penstock.engine.segment.dispatch import worker as dispatch_worker
-from penstock.engine.segment.dispatch.changed_shards import ShardMoves, changed_places
+from penstock.engine.segment.dispatch.changed_shards import ChangedShards, changed_indexes
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 
-def moves_of(rig: Rig, kind: QueueKind | None = None) -> ShardMoves:
+def moves_of(rig: Rig, kind: QueueKind | None = None) -> ChangedShards:
     parts = rig.store._parts
-    return ShardMoves(parts.table, parts.log.appender, kind)
+    return ChangedShards(parts.table, parts.log.appender, kind)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -31,7 +31,7 @@ def test_changed_places_are_those_that_differ(seed: int) -> None:
         b"".join(n.to_bytes(8, sys.byteorder, signed=True) for n in each) for each in (before, now)
     ]
     expected = [at for at, n in enumerate(now) if at >= len(before) or n != before[at]]
-    assert list(changed_places(*tables)) == expected
+    assert list(changed_indexes(*tables)) == expected
 
 
 def test_only_shards_that_moved_are_named() -> None:
@@ -39,25 +39,25 @@ def test_only_shards_that_moved_are_named() -> None:
     for shard in (ORDERS, EVENTS, LOGS):
         create(rig.store, shard)
         fill(rig.store, shard, 3)
-    moves = moves_of(rig)
-    assert sorted(moves.since(())) == [(EVENTS, 0, 3), (LOGS, 0, 3), (ORDERS, 0, 3)]
-    assert moves.since(()) == []
+    changes = moves_of(rig)
+    assert sorted(changes.changed(())) == [(EVENTS, 0, 3), (LOGS, 0, 3), (ORDERS, 0, 3)]
+    assert changes.changed(()) == []
     fill(rig.store, EVENTS, 2)
-    assert moves.since(()) == [(EVENTS, 0, 5)]
+    assert changes.changed(()) == [(EVENTS, 0, 5)]
     rig.store.delete_before(LOGS, 2)
-    assert moves.since({LOGS}) == [(LOGS, 2, 3)]
+    assert changes.changed({LOGS}) == [(LOGS, 2, 3)]
     rig.store.delete_shard(LOGS)
-    assert moves.since({LOGS}) == []
+    assert changes.changed({LOGS}) == []
 
 
 def test_shards_of_another_kind_are_not_named() -> None:
     rig = Rig(QUIET)
     create(rig.store, ORDERS, kind=QueueKind.BATCH)
     create(rig.store, EVENTS)
-    moves = moves_of(rig, QueueKind.BATCH)
+    changes = moves_of(rig, QueueKind.BATCH)
     fill(rig.store, ORDERS, 1)
     fill(rig.store, EVENTS, 1)
-    assert [shard for shard, _, _ in moves.since({EVENTS})] == [ORDERS]
+    assert [shard for shard, _, _ in changes.changed({EVENTS})] == [ORDERS]
 
 
 def test_a_shard_that_shows_less_than_it_holds_is_named_until_it_shows_all() -> None:
@@ -65,12 +65,12 @@ def test_a_shard_that_shows_less_than_it_holds_is_named_until_it_shows_all() -> 
     create(rig.store)
     rig.store.set_commit_offset(ORDERS, 1)
     fill(rig.store, ORDERS, 3)
-    moves = moves_of(rig)
-    assert moves.since(()) == [(ORDERS, 0, 1)]
-    assert moves.since(()) == [(ORDERS, 0, 1)]
+    changes = moves_of(rig)
+    assert changes.changed(()) == [(ORDERS, 0, 1)]
+    assert changes.changed(()) == [(ORDERS, 0, 1)]
     rig.store.set_commit_offset(ORDERS, None)
-    assert moves.since(()) == [(ORDERS, 0, 3)]
-    assert moves.since(()) == []
+    assert changes.changed(()) == [(ORDERS, 0, 3)]
+    assert changes.changed(()) == []
 
 
 class _Seen:
@@ -230,9 +230,9 @@ def test_records_that_come_between_the_look_and_the_bounds_are_named_once_more()
             return offsets
 
     late = Late()
-    moves = ShardMoves(parts.table, cast("Appender", late))
+    changes = ChangedShards(parts.table, cast("Appender", late))
     for seen in range(2, 6):
-        assert moves.since(()) == [(ORDERS, 0, seen)]
+        assert changes.changed(()) == [(ORDERS, 0, seen)]
     late.more = 0
-    assert moves.since(()) == [(ORDERS, 0, 5)]
-    assert moves.since(()) == []
+    assert changes.changed(()) == [(ORDERS, 0, 5)]
+    assert changes.changed(()) == []

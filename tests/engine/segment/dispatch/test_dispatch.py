@@ -16,7 +16,7 @@ from penstock.engine.segment.dispatch.worker import (
     RETRY_MAX_S,
     STREAKS_LOGGED_MAX,
 )
-from penstock.engine.segment.recovery.checksummed_file import wrap
+from penstock.engine.segment.recovery.checksummed_file import frame
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -265,7 +265,7 @@ def test_damaged_positions_mean_that_everything_comes_again(
 
 
 def test_positions_of_a_newer_release_stop_their_dispatcher_only(bench: Bench) -> None:
-    bench.disk.replace(f"{DIRECTORY}/new", wrap(POSITIONS._replace(version=2), 0, b""))
+    bench.disk.replace(f"{DIRECTORY}/new", frame(POSITIONS._replace(version=2), 0, b""))
     bench.open().register(Collector("old"))
     with pytest.raises(NotSupportedError):
         bench.pipeline.register(Collector("new"))

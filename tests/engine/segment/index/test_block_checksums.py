@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from penstock.engine.segment.index.block_checksums import (
     PAGE_SIZE,
     PAGE_SUMS,
-    PageSums,
-    Sums,
+    BlockChecksums,
+    Checksums,
     compute,
 )
-from penstock.engine.segment.recovery.checksummed_file import wrap
+from penstock.engine.segment.recovery.checksummed_file import frame
 from penstock.errors import CorruptionError
 from penstock.testing import FaultyDisk
 
@@ -31,10 +31,10 @@ contents = st.tuples(st.lists(pages, max_size=6), st.binary(max_size=50)).map(
 )
 
 
-def sealed(content: bytes) -> tuple[FaultyDisk, PageSums, Sums]:
+def sealed(content: bytes) -> tuple[FaultyDisk, BlockChecksums, Checksums]:
     disk = FaultyDisk()
     disk.replace(QUEUE, content)
-    sums = PageSums(disk, "penstock/sums")
+    sums = BlockChecksums(disk, "penstock/sums")
     sums.seal(QUEUE, disk.open(QUEUE))
     loaded = sums.load(QUEUE)
     assert loaded is not None
@@ -99,12 +99,12 @@ def test_every_flipped_bit_and_every_cut_of_the_sums_is_found() -> None:
         other = disk.copy()
         other.flip_bit(path, bit)
         with pytest.raises(CorruptionError, match=path):
-            PageSums(other, "penstock/sums").load(QUEUE)
+            BlockChecksums(other, "penstock/sums").load(QUEUE)
     for cut in range(size):
         other = disk.copy()
         other.open(path).truncate(cut)
         with pytest.raises(CorruptionError):
-            PageSums(other, "penstock/sums").load(QUEUE)
+            BlockChecksums(other, "penstock/sums").load(QUEUE)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_every_flipped_bit_and_every_cut_of_the_sums_is_found() -> None:
 )
 def test_sums_that_do_not_add_up_are_refused(body: bytes) -> None:
     with pytest.raises(CorruptionError):
-        Sums.from_bytes("sums", wrap(PAGE_SUMS, 1, body))
+        Checksums.from_bytes("sums", frame(PAGE_SUMS, 1, body))
 
 
 def test_a_file_that_was_not_sealed_has_no_sums() -> None:
-    assert PageSums(FaultyDisk(), "penstock/sums").load(QUEUE) is None
+    assert BlockChecksums(FaultyDisk(), "penstock/sums").load(QUEUE) is None
 
 
 def test_sums_go_one_by_one_or_with_their_directory() -> None:
@@ -140,7 +140,7 @@ def test_sums_survive_a_power_cut() -> None:
     for seed in range(20):
         disk, _, _ = sealed(b"content")
         disk.crash()
-        loaded = PageSums(disk, "penstock/sums").load(QUEUE)
+        loaded = BlockChecksums(disk, "penstock/sums").load(QUEUE)
         assert loaded is not None, seed
         assert loaded.verify(0, b"content")
 
@@ -155,7 +155,7 @@ def test_a_sparse_tail_costs_nothing_to_keep_and_little_to_compute() -> None:
     elapsed = time.thread_time() - started
     assert len(data) < 100
     assert elapsed < 1.5, f"took {elapsed:.2f} s"
-    sums = Sums.from_bytes("sums", data)
+    sums = Checksums.from_bytes("sums", data)
     assert sums.verify(sums.page_count - 1, bytes(PAGE_SIZE))
     assert not sums.verify(sums.page_count - 1, bytes(PAGE_SIZE - 1) + b"\1")
 

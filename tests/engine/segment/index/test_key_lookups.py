@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from tests.engine.segment.rig import EVENTS, ORDERS, QUIET, Rig, create, fill, record
 
-from penstock.engine.segment.index.block_checksums import PageSums
+from penstock.engine.segment.index.block_checksums import BlockChecksums
 from penstock.engine.segment.index.index_mappings import IndexMappings
 from penstock.engine.segment.index.key_index import KeyIndex
 from penstock.engine.segment.settings import SegmentSettings
@@ -140,16 +140,16 @@ def test_a_sealed_file_is_checked_once_and_one_sealed_here_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = Counter[str]()
-    load = PageSums.load
+    load = BlockChecksums.load
 
-    def count(sums: PageSums, path: str) -> object:
+    def count(sums: BlockChecksums, path: str) -> object:
         checked[path] += 1
         return load(sums, path)
 
     with SegmentStore.open(str(tmp_path), QUIET) as store:
         create(store)
         fill_index(store, 6)
-    monkeypatch.setattr(PageSums, "load", count)
+    monkeypatch.setattr(BlockChecksums, "load", count)
     with SegmentStore.open(str(tmp_path), QUIET) as store:
         names = index_of(store).names[:-1]
         fill_index(store, 9)

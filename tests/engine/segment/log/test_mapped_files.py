@@ -1,4 +1,4 @@
-"""Files are mapped when they are needed, within a bound, and let go when idle; warmed unseen."""
+"""Files are mapped when needed, within a bound, released when idle, and prefaulted in between."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def test_warming_ahead_changes_nothing_that_is_read(tmp_path: Path) -> None:
             for number in range(1_200):
                 store.append(orders, Record(b"%d" % number, b"k%d" % number))
                 if number % 100 == 0:
-                    store._upkeep._warm()
+                    store._upkeep._prefault()
             store.run_upkeep()
-            store._upkeep._warm()
+            store._upkeep._prefault()
             for number in range(0, 1_200, 7):
                 found = store.newest_by_key(orders, b"k%d" % number)
                 assert found is not None
@@ -87,7 +87,7 @@ def test_warming_ahead_changes_nothing_that_is_read(tmp_path: Path) -> None:
 
 
 class Turns(SystemClock):
-    """The warmer's clock: each wait takes no time, and ends with what happens then."""
+    """The prefaulter's clock: each wait takes no time, and ends with what happens then."""
 
     def __init__(self, happens: Callable[[float], None]) -> None:
         self.waits: list[float] = []
@@ -107,21 +107,21 @@ def test_pages_are_warmed_soon_for_who_writes_at_once_and_seldom_looked_after_wh
     tmp_path: Path, early: bool
 ) -> None:
     orders = ShardId("orders", 0)
-    warmed: list[float] = []
+    prefaulted: list[float] = []
 
     def happens(now: float) -> None:
-        if store._log._warmed > store._log.end:
-            warmed.append(now)
+        if store._log._prefaulted > store._log.end:
+            prefaulted.append(now)
         if (early and len(clock.waits) == 1) or (not early and 5 < now < 5.3):
             store.append(orders, Record(bytes(100_000)))
 
     clock = Turns(happens)
-    settings = SegmentSettings(background=False, warm_ahead_size=1 << 20)
+    settings = SegmentSettings(background=False, prefault_size=1 << 20)
     with SegmentStore.open(str(tmp_path / "data"), settings, clock=clock) as store:
         store.create_shard(orders)
         clock.waits.clear()
-        store._upkeep._run_warmer()
-    assert warmed[0] < (0.05 if early else 0.3)
+        store._upkeep._run_prefaulter()
+    assert prefaulted[0] < (0.05 if early else 0.3)
     quiet = [wait for wait in clock.waits if wait > 0.1]
     assert quiet, "a store where nothing happens is left alone"
     often = sum(wait for wait in clock.waits if wait < 0.1)
@@ -148,7 +148,7 @@ def test_pages_ahead_are_small_until_much_is_written_between_two_syncs(tmp_path:
     orders = ShardId("orders", 0)
     size, ahead = 64 << 20, 1 << 20
     settings = SegmentSettings(
-        sizes=FileSizes(commit_log_file_size=size), background=False, warm_ahead_size=ahead
+        sizes=FileSizes(commit_log_file_size=size), background=False, prefault_size=ahead
     )
     with SegmentStore.open(str(tmp_path / "data"), settings) as store:
         store.create_shard(orders)
@@ -159,10 +159,10 @@ def test_pages_ahead_are_small_until_much_is_written_between_two_syncs(tmp_path:
             end = log.end + volume
             while log.end < end:
                 store.append_many(orders, [Record(bytes(60_000))] * 10)
-            log.warm()
+            log.prefault()
             return log.end
 
-        log.warm()
+        log.prefault()
         assert pages_alone(path) == [(0, size)]
         # Little between two syncs: what is written is read with its neighbours, what follows alone.
         ends = []
@@ -172,7 +172,7 @@ def test_pages_ahead_are_small_until_much_is_written_between_two_syncs(tmp_path:
         [(start, stop)] = pages_alone(path)
         assert abs(start - ends[-1]) < PAGE
         assert stop == size
-        # Much: what is warmed ahead may have large pages; only what lies behind it is alone.
+        # Much: what is prefaulted ahead may have large pages; only what lies behind it is alone.
         end = write(10 << 20)
         [(start, stop)] = pages_alone(path)
         assert abs(start - end - ahead) < PAGE

@@ -33,7 +33,7 @@ class AgainstTheRecords(RuleBasedStateMachine):
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.earliest, self.next_offset))
-        self.table.cut_from(offset)
+        self.table.truncate_from(offset)
         del self.epochs[offset - self.earliest :]
         if offset <= self.earliest:
             self.newest_dropped = NO_EPOCH
@@ -56,7 +56,7 @@ class AgainstTheRecords(RuleBasedStateMachine):
         before = self.epochs[index - 1] if index else self.newest_dropped
         epoch = max(before, 0) + step
         if index == 0:
-            self.table.cut_from(self.earliest)
+            self.table.truncate_from(self.earliest)
         self.table.note(epoch, self.earliest + index)
         self.epochs[index:] = [epoch]
         if index == 0:

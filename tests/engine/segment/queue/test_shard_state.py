@@ -66,7 +66,7 @@ class AgainstTheHistory(RuleBasedStateMachine):
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.state.commit_offset, self.state.latest_offset))
-        self.state.cut_from(offset)
+        self.state.truncate_from(offset)
         del self.epochs[offset:]
 
     @rule()
@@ -110,7 +110,7 @@ def test_a_deletion_outlives_the_wrong_record_at_its_offset() -> None:
     state = ShardState(QueueKind.SIMPLE)
     state.latest_offset = Offset(60)
     state.apply(DeleteOffsets(ranges=((50, 51),)), 0)
-    state.cut_from(45)
+    state.truncate_from(45)
     state.latest_offset = Offset(100)
     assert state.is_deleted(50)
 

@@ -20,7 +20,7 @@ from penstock.engine.segment.queue.state_files import (
     StateFiles,
     bucket_of,
 )
-from penstock.engine.segment.recovery.checksummed_file import wrap
+from penstock.engine.segment.recovery.checksummed_file import frame
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.platform.local_disk import LocalDisk
 from penstock.record import Offset, QueueKind, ShardId
@@ -189,13 +189,13 @@ def test_a_checksum_over_nonsense_does_not_make_it_a_state(
 ) -> None:
     disk, (shard, *_) = saved()
     body = disk.files()[path_of(shard)][24:-4]
-    disk.replace(path_of(shard), wrap(SHARD_STATES, 3, change(body)))
+    disk.replace(path_of(shard), frame(SHARD_STATES, 3, change(body)))
     assert StateFiles(disk, DIRECTORY).load_all() == ({}, [path_of(shard)])
 
 
 def test_a_bucket_of_a_newer_release_is_not_taken_for_damage() -> None:
     disk, (shard, *_) = saved()
-    disk.replace(path_of(shard), wrap(SHARD_STATES._replace(version=2), 0, b""))
+    disk.replace(path_of(shard), frame(SHARD_STATES._replace(version=2), 0, b""))
     with pytest.raises(NotSupportedError):
         StateFiles(disk, DIRECTORY).load_all()
 

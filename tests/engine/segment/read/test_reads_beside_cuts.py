@@ -12,7 +12,7 @@ from tests.engine.segment.rig import ORDERS, Rig, create, record
 
 from penstock.codec.select import IS_NATIVE
 from penstock.engine.segment.log.log_files import FileSet
-from penstock.engine.segment.queue.lookup import Located, Query, ReadableShard, locate
+from penstock.engine.segment.queue.lookup import LookupResult, Query, ReadableShard, look_up
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.read import page_reader
@@ -35,7 +35,7 @@ def offsets_of_arrow(store: SegmentStore) -> list[int]:
 
 
 def offsets_of_run(store: SegmentStore) -> list[int]:
-    _, after = store.read_run(ORDERS, START, max_size=1 << 20)
+    _, after = store.read_raw_range(ORDERS, START, max_size=1 << 20)
     return list(range(START, after))
 
 
@@ -91,13 +91,13 @@ def before_looking_up(
     """Let `happening` come when a read knows its bounds and looks for its records."""
     left = [happening] * times
 
-    def late_locate(files: FileSet, log: ReadableShard, query: Query) -> Located | int:
+    def late_locate(files: FileSet, log: ReadableShard, query: Query) -> LookupResult | int:
         if left:
             in_another_thread(left.pop())
-        return locate(files, log, query)
+        return look_up(files, log, query)
 
-    patched.setattr(page_reader, "locate", late_locate)
-    patched.setattr(run_reader, "locate", late_locate)
+    patched.setattr(page_reader, "look_up", late_locate)
+    patched.setattr(run_reader, "look_up", late_locate)
 
 
 def check_unharmed(store: SegmentStore) -> None:
@@ -186,25 +186,25 @@ def test_a_read_waits_for_a_cut_that_is_under_way(monkeypatch: pytest.MonkeyPatc
     """The units are gone, and the cut is not yet done, when the read asks for one."""
     store = filled(QueueKind.BATCH, in_files=False).store
     reading, units_gone, asking = threading.Event(), threading.Event(), threading.Event()
-    cut_from, was_cut_since = ShardState.cut_from, ShardLog.was_cut_since
+    truncate_from, was_truncated_since = ShardState.truncate_from, ShardLog.was_truncated_since
 
-    def late_locate(files: FileSet, log: ReadableShard, query: Query) -> Located | int:
+    def late_locate(files: FileSet, log: ReadableShard, query: Query) -> LookupResult | int:
         reading.set()
         assert units_gone.wait(60)
-        return locate(files, log, query)
+        return look_up(files, log, query)
 
     def slow_cut_from(self: ShardState, offset: int) -> None:
         units_gone.set()
         assert asking.wait(60)
-        cut_from(self, offset)
+        truncate_from(self, offset)
 
     def note_question(self: ShardLog, cuts: int) -> bool:
         asking.set()
-        return was_cut_since(self, cuts)
+        return was_truncated_since(self, cuts)
 
-    monkeypatch.setattr(page_reader, "locate", late_locate)
-    monkeypatch.setattr(ShardState, "cut_from", slow_cut_from)
-    monkeypatch.setattr(ShardLog, "was_cut_since", note_question)
+    monkeypatch.setattr(page_reader, "look_up", late_locate)
+    monkeypatch.setattr(ShardState, "truncate_from", slow_cut_from)
+    monkeypatch.setattr(ShardLog, "was_truncated_since", note_question)
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(READS["page"], store)
         assert reading.wait(60)

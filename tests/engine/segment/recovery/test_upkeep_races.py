@@ -10,7 +10,7 @@ import pytest
 from tests.engine.segment.rig import EVENTS, ORDERS, QUIET, Rig, create, fill, offsets
 
 from penstock.engine.segment.control.control_records import Seal
-from penstock.engine.segment.control.shard_catalog import JOURNAL
+from penstock.engine.segment.control.shard_catalog import CATALOG
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings
@@ -65,7 +65,7 @@ def test_a_shard_with_a_checkpoint_right_behind_its_line_exists(
     store = rig.kill()
     assert store.shards() == [ORDERS]
     assert store.state(ORDERS).config == b"kept so"
-    assert JOURNAL not in store.shards()
+    assert CATALOG not in store.shards()
 
 
 def test_what_could_not_be_published_is_published_later() -> None:

@@ -23,7 +23,7 @@ from tests.pipeline.read.test_batch_source import ALL, everything, rows_of
 from tests.pipeline.sample_tier import chunk_files
 
 import penstock
-from penstock.engine.segment.read.key_reader import split_run
+from penstock.engine.segment.read.key_reader import split_raw_range
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
@@ -207,15 +207,15 @@ def test_counts_that_disagree_are_an_error(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = task_of(store, f"file://{tmp_path}/tier")
-    read = StoreView.read_run
+    read = StoreView.read_raw_range
 
     def without_one(
         view: StoreView, shard: ShardId, offset: int, *, max_size: int, until: int
     ) -> tuple[bytes, int]:
         run, after = read(view, shard, offset, max_size=max_size, until=until)
-        return b"".join(one for one in split_run(run) if b"order 17" not in one), after
+        return b"".join(one for one in split_raw_range(run) if b"order 17" not in one), after
 
-    monkeypatch.setattr(StoreView, "read_run", without_one)
+    monkeypatch.setattr(StoreView, "read_raw_range", without_one)
     assert "records of 'orders_0' were uploaded, but the log holds" in offload_one(task).failure
 
 

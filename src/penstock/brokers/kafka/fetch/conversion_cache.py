@@ -35,7 +35,7 @@ def state_of(entry: ShardEntry) -> object:
     """Return something that is equal as long as nothing was taken away from a shard; to be asked
     for before its records are read."""
     epoch = None if entry.meta is None else entry.meta.leader_epoch
-    return entry.removals, epoch, entry.hidden
+    return entry.removals, epoch, entry.offline
 
 
 class ConversionCache:

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from msgspec import Struct
 
 from penstock.brokers.kafka.transactions.interface import AbortedTransaction
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import BusyError, TransactionRefusedError
 from penstock.meta.state.transactions.commands import AbortedRange
 
@@ -52,7 +52,7 @@ class _Known(Struct):
 
 
 class TransactionIndex:
-    def __init__(self, limits: TransactionLimits) -> None:
+    def __init__(self, limits: StableOffsets) -> None:
         self._limits: Final = limits
         self._lock: Final = threading.Lock()
         self._written: Final = threading.Condition(self._lock)

@@ -32,10 +32,10 @@ from penstock.codec.format import (
 )
 from penstock.codec.properties import join, parse
 from penstock.codec.pure.read.located import (
-    Located,
+    RecordParts,
     check_at,
     find_fault,
-    locate,
+    find_parts,
     write_checksum,
 )
 from penstock.errors import BadRequestError
@@ -127,15 +127,15 @@ def decode_raw(
     case."""
     view = view_of(log)
     if not base <= position <= base + len(view):
-        return Damage(position, "position lies outside this file")
-    found = locate(view, position - base, len(view))
+        return Damage(position, "position is outside this file")
+    found = find_parts(view, position - base, len(view))
     if isinstance(found, str):
         return Damage(position, found)
     fault = find_fault(view, found, position, strict=strict) if check else None
-    return raw_from_located(view, found) if fault is None else Damage(position, fault)
+    return raw_from_parts(view, found) if fault is None else Damage(position, fault)
 
 
-def raw_from_located(log: memoryview, found: Located) -> RawRecord:
+def raw_from_parts(log: memoryview, found: RecordParts) -> RawRecord:
     properties = bytes(log[found.properties : found.end])
     return RawRecord(
         topic=topic_of(log, found),
@@ -159,7 +159,7 @@ def raw_from_located(log: memoryview, found: Located) -> RawRecord:
     )
 
 
-def topic_of(log: memoryview, found: Located) -> str:
+def topic_of(log: memoryview, found: RecordParts) -> str:
     return str(log[found.topic : found.topic_end], "utf-8", "surrogateescape")
 
 
@@ -220,14 +220,14 @@ def find_record(log: Buffer, base: int, start: int, end: int, strict: bool = Fal
         at = chunk.find(_MAGIC_START, _MAGIC_AT)
         while at >= 0:
             index = chunk_start + at - _MAGIC_AT
-            if isinstance(check_at(view, base, base + index, limit, strict=strict), Located):
+            if isinstance(check_at(view, base, base + index, limit, strict=strict), RecordParts):
                 return base + index
             at = chunk.find(_MAGIC_START, at + 1)
         chunk_start += _CHUNK_SIZE
     return -1
 
 
-def warm(log: Buffer, start_index: int, size: int) -> None:
+def prefault(log: Buffer, start_index: int, size: int) -> None:
     """Touch pages ahead of the writer. Only native code can do that without a race: no-op here."""
 
 

@@ -30,7 +30,7 @@ from penstock.codec.properties import (
     parse_int64,
 )
 from penstock.codec.pure.read.codec import topic_of
-from penstock.codec.pure.read.located import Located
+from penstock.codec.pure.read.located import RecordParts
 
 
 class Facts(NamedTuple):
@@ -38,7 +38,7 @@ class Facts(NamedTuple):
 
     topic: str
     found: dict[str, str]
-    record: Located
+    record: RecordParts
 
     @property
     def enters_a_queue(self) -> bool:
@@ -82,7 +82,7 @@ class Facts(NamedTuple):
         return [entry_hash(prefix, text) for text in index_texts(self.found)]
 
 
-def facts_of(log: memoryview, record: Located) -> Facts:
+def facts_of(log: memoryview, record: RecordParts) -> Facts:
     properties = parse(bytes(log[record.properties : record.end]))
     return Facts(topic_of(log, record), lookup(properties), record)
 

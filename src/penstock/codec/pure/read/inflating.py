@@ -1,7 +1,7 @@
 """Inflates what clients compressed, up to a bound; `ValueError` says why that fails.
 
 Python's library has zlib and gzip; LZ4's frames are read here; Zstandard needs the package
-`zstandard`, which nothing but this twin uses.
+`zstandard`, which only this backend uses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the parts of a record in a log, and says whether its bytes are what was written.
 
-`locate` looks at sizes only; `find_fault` at checksums and at the record's idea of where it lies.
-Neither copies anything, and neither reads outside the bytes it was given, whatever they hold.
+`find_parts` looks at sizes only; `find_fault` at checksums and at the record's idea of where it
+lies. Neither copies anything, and neither reads outside the bytes it was given, whatever they hold.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ last property of another client, ten digits under a name of eight bytes, has twe
 _NO_CHECKSUM: Final = "the record has no checksum, as all others of this store have"
 
 
-class Located(NamedTuple):
+class RecordParts(NamedTuple):
     """A record in a buffer. `start`, `born_host` and the like are indexes into that buffer."""
 
     start: int
@@ -70,7 +70,7 @@ class Located(NamedTuple):
         return self.start + self.size
 
 
-def locate(log: memoryview, start: int, limit: int) -> Located | str:
+def find_parts(log: memoryview, start: int, limit: int) -> RecordParts | str:
     """Return the parts of the record at index `start`, or why there is none before `limit`."""
     left = limit - start
     if left < BLANK.size:
@@ -82,10 +82,10 @@ def locate(log: memoryview, start: int, limit: int) -> Located | str:
         return f"size {size} is impossible"
     if size > left:
         return f"record of {size} bytes cut short at {left}"
-    return _locate_parts(log, start, size, 1 if magic == MAGIC_V1 else 2)
+    return _unpack_parts(log, start, size, 1 if magic == MAGIC_V1 else 2)
 
 
-def _locate_parts(log: memoryview, start: int, size: int, version: int) -> Located | str:
+def _unpack_parts(log: memoryview, start: int, size: int, version: int) -> RecordParts | str:
     _, _, body_crc, queue_id, flag, offset, position, sys_flag, born_ms = RECORD_HEAD.unpack_from(
         log, start
     )
@@ -109,7 +109,7 @@ def _locate_parts(log: memoryview, start: int, size: int, version: int) -> Locat
     properties_size = int.from_bytes(log[topic_end:properties], signed=True)
     if properties_size < 0 or properties + properties_size != end:
         return f"properties of {properties_size} bytes do not end with the record"
-    return Located(
+    return RecordParts(
         start,
         size,
         version,
@@ -136,23 +136,23 @@ def _locate_parts(log: memoryview, start: int, size: int, version: int) -> Locat
 
 def check_at(
     log: memoryview, base: int, position: int, limit: int, *, strict: bool
-) -> Located | Damage:
+) -> RecordParts | Damage:
     """Return the record at `position` if all of it lies before index `limit` and is undamaged."""
-    found = locate(log, position - base, limit)
+    found = find_parts(log, position - base, limit)
     if isinstance(found, str):
         return Damage(position, found)
     fault = find_fault(log, found, position, strict=strict)
     return found if fault is None else Damage(position, fault)
 
 
-def find_fault(log: memoryview, found: Located, position: int, *, strict: bool) -> str | None:
+def find_fault(log: memoryview, found: RecordParts, position: int, *, strict: bool) -> str | None:
     """Return what is wrong with a located record that should lie at `position`, or None."""
     if found.position != position:
         return f"the record says that it lies at {found.position}"
     return find_damaged_part(log, found, strict=strict)
 
 
-def find_damaged_part(log: memoryview, found: Located, *, strict: bool) -> str | None:
+def find_damaged_part(log: memoryview, found: RecordParts, *, strict: bool) -> str | None:
     """Return what is wrong with a record wherever it lies, or None. A `strict` check wants a
     whole-record checksum."""
     if zlib.crc32(log[found.body : found.body_end]) & CHECKSUM_MASK != found.body_crc:
@@ -171,7 +171,7 @@ def find_damaged_part(log: memoryview, found: Located, *, strict: bool) -> str |
     return None
 
 
-def checksum_digits(log: memoryview, found: Located) -> bytes | None:
+def checksum_digits(log: memoryview, found: RecordParts) -> bytes | None:
     """Return the digits of the record's `__CRC32#`, or None when it has no such trailer."""
     trailer = found.end - CHECKSUM_SIZE
     if trailer < found.properties:
@@ -182,7 +182,7 @@ def checksum_digits(log: memoryview, found: Located) -> bytes | None:
     return bytes(log[digits : digits + CHECKSUM_DIGITS])
 
 
-def record_checksum(log: memoryview, found: Located) -> int:
+def record_checksum(log: memoryview, found: RecordParts) -> int:
     return zlib.crc32(log[found.start : found.end - CHECKSUM_SIZE]) & CHECKSUM_MASK
 
 
@@ -195,7 +195,7 @@ def read_checksum(digits: bytes) -> int:
     return int(digits[::-1])
 
 
-def _find_lost_checksum(log: memoryview, found: Located) -> str | None:
+def _find_lost_checksum(log: memoryview, found: RecordParts) -> str | None:
     """Tell a record that never had a checksum from one whose checksum was hit itself."""
     if found.end - found.properties >= CHECKSUM_SIZE:
         trailer = bytes(log[found.end - CHECKSUM_SIZE : found.end])

@@ -30,7 +30,7 @@ from penstock.codec.properties import Properties, inner_range, lookup, parse
 from penstock.codec.pure.read.codec import view_of
 from penstock.codec.pure.read.inflating import inflate_body
 from penstock.codec.pure.read.inner_batch import Message, read_inner
-from penstock.codec.pure.read.located import Located, check_at
+from penstock.codec.pure.read.located import RecordParts, check_at
 from penstock.record import StoredRecord
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class LogFile:
     def holds(self, position: int) -> bool:
         return self._base <= position < self._base + len(self.view)
 
-    def record_at(self, position: int, size: int) -> Located | Damage:
+    def record_at(self, position: int, size: int) -> RecordParts | Damage:
         """Return the undamaged record that a unit points at."""
         found = check_at(self.view, self._base, position, len(self.view), strict=self._strict)
         if isinstance(found, Damage):
@@ -156,7 +156,7 @@ def _read_one(file: LogFile, page: Page, wanted: Wanted, position: int, size: in
     """Put the record of the page's next offset on the page, if it is wanted; return False when the
     page ends before it."""
     found = file.record_at(position, size)
-    if isinstance(found, Located) and found.queue_offset != page.next_offset:
+    if isinstance(found, RecordParts) and found.queue_offset != page.next_offset:
         found = Damage(position, f"unit {page.next_offset} points at offset {found.queue_offset}")
     message = found if isinstance(found, Damage) else _message_of(file.view, found, position)
     if isinstance(message, Damage) or isinstance(found, Damage):
@@ -180,12 +180,12 @@ def _read_one(file: LogFile, page: Page, wanted: Wanted, position: int, size: in
     return True
 
 
-def is_compressed(found: Located) -> bool:
+def is_compressed(found: RecordParts) -> bool:
     """Say whether the body is as a RocketMQ client compressed it; an empty one is left alone."""
     return bool(found.sys_flag & FLAG_COMPRESSED) and found.body < found.body_end
 
 
-def _inflated(found: Located, stored: StoredRecord, position: int) -> StoredRecord | Damage:
+def _inflated(found: RecordParts, stored: StoredRecord, position: int) -> StoredRecord | Damage:
     """Return the record with the value that its body holds. (Only clients of RocketMQ compress, and
     never an envelope: that is ours.)"""
     try:
@@ -204,7 +204,7 @@ def read_at(file: LogFile, wanted: Wanted, position: int, size: int) -> StoredRe
     return None if isinstance(message, Damage) or not wanted.takes(*message) else message[0]
 
 
-def _message_of(log: memoryview, found: Located, position: int) -> Message | Damage:
+def _message_of(log: memoryview, found: RecordParts, position: int) -> Message | Damage:
     properties = parse(bytes(log[found.properties : found.end]))
     body = bytes(log[found.body : found.body_end])
     try:
@@ -213,7 +213,7 @@ def _message_of(log: memoryview, found: Located, position: int) -> Message | Dam
         return Damage(position, str(error))
 
 
-def _stamps_of(found: Located) -> Stamps:
+def _stamps_of(found: RecordParts) -> Stamps:
     return Stamps(
         found.queue_offset,
         found.born_timestamp_ms,
@@ -326,7 +326,7 @@ def messages_at(
 
 
 def _lone_message(
-    file: LogFile, found: Located, position: int
+    file: LogFile, found: RecordParts, position: int
 ) -> tuple[list[Message], int] | Damage:
     """Return the one message of an ordinary record in a batch queue."""
     message = _message_of(file.view, found, position)

@@ -15,7 +15,7 @@ from penstock.codec.interface import CopiedRecords, DeletedRanges, RecordIndex
 from penstock.codec.properties import inner_range, lookup, parse
 from penstock.codec.pure.copying import moved
 from penstock.codec.pure.read.codec import view_of
-from penstock.codec.pure.read.located import Located, find_damaged_part, locate
+from penstock.codec.pure.read.located import RecordParts, find_damaged_part, find_parts
 from penstock.codec.pure.read.reading import LogFile, read_batches, read_records
 from penstock.errors import BadRequestError
 from penstock.record import StoredRecord
@@ -56,7 +56,7 @@ def copy_records(
         if not file.holds(position):
             break
         found = file.record_at(position, size)
-        if isinstance(found, Located) and found.queue_offset != first:
+        if isinstance(found, RecordParts) and found.queue_offset != first:
             found = Damage(position, f"unit {first} points at offset {found.queue_offset}")
         if isinstance(found, Damage):
             return bytes(data), after, found
@@ -85,7 +85,7 @@ def place_records(
     name = None if topic is None else topic.encode("utf-8", "surrogateescape")
     while len(placed) < len(view):
         at = len(placed)
-        found = locate(view, at, len(view))
+        found = find_parts(view, at, len(view))
         fault = found if isinstance(found, str) else find_damaged_part(view, found, strict=False)
         if fault is not None or isinstance(found, str):
             raise BadRequestError(f"no record of a commit log at byte {at}: {fault}")
@@ -109,12 +109,12 @@ def place_records(
     return bytes(placed), first, end
 
 
-def _is_of(view: memoryview, found: Located, topic: bytes, queue_id: int) -> bool:
+def _is_of(view: memoryview, found: RecordParts, topic: bytes, queue_id: int) -> bool:
     return found.queue_id == queue_id and bytes(view[found.topic : found.topic_end]) == topic
 
 
-def block_sums(data: Buffer, block_size: int) -> bytes:
-    """Return the CRC-32 of every block, one behind the other; see `Core.block_sums`."""
+def block_checksums(data: Buffer, block_size: int) -> bytes:
+    """Return the CRC-32 of every block, one behind the other; see `Core.block_checksums`."""
     if block_size < 1:
         raise BadRequestError("a block has at least a byte")
     view = view_of(data)
@@ -190,7 +190,7 @@ def filter_bits(key: bytes, size: int) -> tuple[int, int, int]:
 
 def _check_kind(kind: int) -> None:
     if kind not in (KIND_SIMPLE, KIND_BATCH):
-        raise BadRequestError(f"{kind} is no kind of queue")
+        raise BadRequestError(f"{kind} is not a kind of queue")
 
 
 def _unit_size(kind: int) -> int:

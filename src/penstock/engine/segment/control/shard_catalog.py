@@ -22,14 +22,14 @@ from penstock.codec.format import CONTROL_SUFFIX
 from penstock.errors import BadRequestError
 from penstock.record import QueueKind, Record, ShardId
 
-JOURNAL: Final = ShardId(CONTROL_SUFFIX, 0)
-JOURNAL_VERSION: Final = 1
+CATALOG: Final = ShardId(CONTROL_SUFFIX, 0)
+CATALOG_VERSION: Final = 1
 
 
-class KeepShard(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field="command"):
+class CreateEntry(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field="command"):
     """The shard exists."""
 
-    version: int = JOURNAL_VERSION
+    version: int = CATALOG_VERSION
     topic: str
     partition: int
     kind: QueueKind
@@ -45,10 +45,10 @@ class KeepShard(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field="
         return ShardId(self.topic, self.partition)
 
 
-class DropShard(Struct, frozen=True, kw_only=True, tag="drop_shard", tag_field="command"):
+class DropEntry(Struct, frozen=True, kw_only=True, tag="drop_shard", tag_field="command"):
     """The shard exists no more; what the log holds of it before this line is dead."""
 
-    version: int = JOURNAL_VERSION
+    version: int = CATALOG_VERSION
     topic: str
     partition: int
 
@@ -57,10 +57,10 @@ class DropShard(Struct, frozen=True, kw_only=True, tag="drop_shard", tag_field="
         return ShardId(self.topic, self.partition)
 
 
-class CutShard(Struct, frozen=True, kw_only=True, tag="cut_shard", tag_field="command"):
+class TruncateEntry(Struct, frozen=True, kw_only=True, tag="cut_shard", tag_field="command"):
     """What the log holds of the shard from `offset` on before this line is dead."""
 
-    version: int = JOURNAL_VERSION
+    version: int = CATALOG_VERSION
     topic: str
     partition: int
     offset: int
@@ -70,17 +70,17 @@ class CutShard(Struct, frozen=True, kw_only=True, tag="cut_shard", tag_field="co
         return ShardId(self.topic, self.partition)
 
 
-Line = KeepShard | DropShard | CutShard
+CatalogEntry = CreateEntry | DropEntry | TruncateEntry
 
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final[msgspec.json.Decoder[Line]] = msgspec.json.Decoder(Line)
+_decoder: Final[msgspec.json.Decoder[CatalogEntry]] = msgspec.json.Decoder(CatalogEntry)
 
 
-def encode_line(line: Line) -> Record:
+def encode_entry(line: CatalogEntry) -> Record:
     return Record(value=_encoder.encode(line))
 
 
-def decode_line(body: bytes) -> Line:
+def decode_entry(body: bytes) -> CatalogEntry:
     try:
         return _decoder.decode(body)
     except msgspec.MsgspecError as error:

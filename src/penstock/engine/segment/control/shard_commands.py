@@ -12,11 +12,11 @@ from msgspec import UNSET
 
 from penstock.engine.segment.control import control_records as control
 from penstock.engine.segment.control.shard_catalog import (
-    JOURNAL,
-    CutShard,
-    DropShard,
-    KeepShard,
-    encode_line,
+    CATALOG,
+    CreateEntry,
+    DropEntry,
+    TruncateEntry,
+    encode_entry,
 )
 from penstock.engine.segment.log.write_manager import check_not_sealed
 from penstock.engine.segment.open import StoreParts
@@ -43,7 +43,7 @@ class ShardCommands:
     def keep(self, log: ShardLog, config: bytes) -> None:
         """Write into the journal that the shard exists."""
         shard, start = log.shard, int(log.state.floor_offset)
-        line = KeepShard(
+        line = CreateEntry(
             topic=shard.topic,
             partition=shard.partition,
             kind=log.kind,
@@ -51,7 +51,7 @@ class ShardCommands:
             born_at=log.state.born_at,
             start_offset=start if start and start == log.next_offset else UNSET,
         )
-        journal, record = self._journal(), encode_line(line)
+        journal, record = self._journal(), encode_entry(line)
         appender = self._log.appender
 
         def append() -> int:
@@ -112,25 +112,25 @@ class ShardCommands:
 
         def append() -> int:
             nonlocal end
-            end = log.end_if_cut(offset)
+            end = log.end_if_truncated(offset)
             if end >= log.next_offset:
                 return 0
             topic, partition = log.shard
-            line = encode_line(CutShard(topic=topic, partition=partition, offset=end))
+            line = encode_entry(TruncateEntry(topic=topic, partition=partition, offset=end))
             written = appender.append(journal.handle, line, self._writer.now(), journal.epoch)
             if written >= 0:
-                self._cut(log, end)
+                self._truncate(log, end)
             return written
 
         try:
             self._writer.run(journal, append)
         except DiskFullError:
             with self._log.lock:
-                end = log.end_if_cut(offset)
-                self._cut(log, end)
+                end = log.end_if_truncated(offset)
+                self._truncate(log, end)
         return end
 
-    def _cut(self, log: ShardLog, offset: int) -> None:
+    def _truncate(self, log: ShardLog, offset: int) -> None:
         self._checkpointer.touch(log)
         if offset < log.next_offset:
             log.cut(offset, with_files=False)
@@ -143,7 +143,7 @@ class ShardCommands:
         The caller holds the checkpointer's `pause`, as for `cut`.
         """
         journal = self._journal()
-        record = encode_line(DropShard(topic=log.shard.topic, partition=log.shard.partition))
+        record = encode_entry(DropEntry(topic=log.shard.topic, partition=log.shard.partition))
         appender = self._log.appender
 
         def append() -> int:
@@ -198,10 +198,10 @@ class ShardCommands:
         return companion
 
     def _journal(self) -> ShardLog:
-        found = self._table.find(JOURNAL)
+        found = self._table.find(CATALOG)
         if found is None:
             with self._log.lock:
-                found = self._table.find(JOURNAL)
+                found = self._table.find(CATALOG)
                 if found is None:
-                    found = self._table.add(JOURNAL, ShardState(QueueKind.SIMPLE), 0, 0)
+                    found = self._table.add(CATALOG, ShardState(QueueKind.SIMPLE), 0, 0)
         return found

@@ -23,7 +23,7 @@ ShardBounds = tuple[ShardId, int, int]
 """A shard, its earliest and its commit offset."""
 
 
-class ShardMoves:
+class ChangedShards:
     """What one dispatcher has seen of the ends. One thread at a time may call."""
 
     def __init__(
@@ -36,11 +36,11 @@ class ShardMoves:
         self._seen = b""
         self._holding_back: set[int] = set()
 
-    def since(self, others: Iterable[ShardId]) -> list[ShardBounds]:
+    def changed(self, others: Iterable[ShardId]) -> list[ShardBounds]:
         """Return the shards whose ends moved since the last call, all of them at first, and
         `others` as far as they exist."""
         now = self._appender.shown_offsets()
-        handles = self._holding_back.union(changed_places(self._seen, now))
+        handles = self._holding_back.union(changed_indexes(self._seen, now))
         logs = {log.shard: log for log in map(self._table.find_handle, handles) if log is not None}
         for shard in others:
             log = self._table.find(shard)
@@ -63,7 +63,7 @@ class ShardMoves:
         return self._kind is None or log.kind is self._kind
 
 
-def changed_places(before: bytes, now: bytes) -> Iterator[int]:
+def changed_indexes(before: bytes, now: bytes) -> Iterator[int]:
     """Yield the places at which two tables of 64-bit numbers differ, and those that only `now`
     has."""
     for start in range(0, len(now), _STRETCH):

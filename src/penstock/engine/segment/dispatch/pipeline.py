@@ -21,7 +21,7 @@ from penstock.engine.segment.dispatch.worker import (
     Bounds,
     Dispatcher,
     DispatchWorker,
-    Moves,
+    FindChanged,
     Read,
     ReadingDispatcher,
     settled_position,
@@ -55,22 +55,22 @@ class DispatchPipeline:
         *,
         read: Read | None,
         bounds: Bounds,
-        moves: Callable[[], Moves] | None = None,
+        find_changed: Callable[[], FindChanged] | None = None,
         threads: bool = True,
         clock: Clock | None = None,
         metrics: SegmentMetrics | None = None,
     ) -> None:
         """Make a pipeline without dispatchers, before the store takes its first write.
 
-        `moves` makes what tells one dispatcher which shards have something new; without it, all
-        are looked at each time. With `threads=False` nothing happens by itself: `run_once` does
-        what is due.
+        `find_changed` makes the function that returns the changed shards to one dispatcher; without
+        it, all are looked at each time. With `threads=False` nothing happens by itself: `run_once`
+        does what is due.
         """
         self._disk: Final = disk
         self._directory: Final = directory
         self._read: Final = read
         self._bounds: Final = bounds
-        self._moves: Final = moves
+        self._find_changed: Final = find_changed
         self._threads: Final = threads
         self._clock: Final = clock or SystemClock()
         self._metrics: Final = metrics or SegmentMetrics()
@@ -102,7 +102,7 @@ class DispatchPipeline:
                 self._bounds,
                 self._clock,
                 self._metrics,
-                self._moves() if self._moves is not None else None,
+                self._find_changed() if self._find_changed is not None else None,
             )
             self._workers[name] = worker
             if self._threads:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.engine.segment.recovery.checksummed_file import Kind, read_whole, unwrap, wrap
+from penstock.engine.segment.recovery.checksummed_file import Kind, frame, read_whole, unframe
 from penstock.errors import CorruptionError
 from penstock.platform.disk import Disk
 from penstock.platform.layout import Field, Layout
@@ -96,7 +96,7 @@ class DispatchPositions:
                 self._entries.pop(shard, None)
             else:
                 self._entries[shard] = _pack_entry(shard, offset)
-        return wrap(POSITIONS, len(self._entries), b"".join(self._entries.values()))
+        return frame(POSITIONS, len(self._entries), b"".join(self._entries.values()))
 
 
 def _pack_entry(shard: ShardId, offset: int) -> bytes:
@@ -105,7 +105,7 @@ def _pack_entry(shard: ShardId, offset: int) -> bytes:
 
 
 def _unpack(path: str, data: bytes) -> dict[ShardId, int]:
-    count, body = unwrap(POSITIONS, path, data)
+    count, body = unframe(POSITIONS, path, data)
     offsets: dict[ShardId, int] = {}
     at = 0
     for _ in range(count):

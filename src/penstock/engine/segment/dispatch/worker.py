@@ -46,7 +46,7 @@ none only when there is none up to the commit offset."""
 Bounds = Callable[[], Iterable[tuple[ShardId, int, int]]]
 """Every shard there is, with its earliest and its commit offset."""
 
-Moves = Callable[[Iterable[ShardId]], Sequence[tuple[ShardId, int, int]]]
+FindChanged = Callable[[Iterable[ShardId]], Sequence[tuple[ShardId, int, int]]]
 """The shards whose commit offset moved since the last call, and those that are named."""
 
 _log: Final = get_logger(__name__)
@@ -107,15 +107,15 @@ class DispatchWorker:
         bounds: Bounds,
         clock: Clock,
         metrics: SegmentMetrics,
-        moves: Moves | None = None,
+        find_changed: FindChanged | None = None,
     ) -> None:
-        """Without `moves`, every look is at all shards."""
+        """Without `find_changed`, every pass looks at all shards."""
         self.name: Final = dispatcher.name
         self.positions: Final = positions
         self._dispatcher: Final = dispatcher
         self._advance: Final = _advance_of(dispatcher, read)
         self._bounds: Final = bounds
-        self._moves: Final = moves
+        self._find_changed: Final = find_changed
         self._looked_at_all: float | None = None
         self._unfinished: set[ShardId] = set()
         """Shards that are to be looked at although they may not move."""
@@ -216,8 +216,12 @@ class DispatchWorker:
         now = self._clock.monotonic()
         last = self._looked_at_all
         try:
-            if self._moves is not None and last is not None and now - last < LOOK_AT_ALL_EVERY_S:
-                shards = self._moves(self._unfinished)
+            if (
+                self._find_changed is not None
+                and last is not None
+                and now - last < LOOK_AT_ALL_EVERY_S
+            ):
+                shards = self._find_changed(self._unfinished)
             else:
                 shards = list(self._bounds())
                 self._forget_all_but({shard for shard, _, _ in shards})

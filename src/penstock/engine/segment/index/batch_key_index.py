@@ -20,12 +20,12 @@ import msgspec
 from penstock.codec.format import index_strings
 from penstock.codec.index_writer import IndexFile, IndexFiles
 from penstock.codec.select import core
-from penstock.engine.segment.dispatch.changed_shards import ShardMoves
+from penstock.engine.segment.dispatch.changed_shards import ChangedShards
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
-from penstock.engine.segment.index.block_checksums import PageSums
+from penstock.engine.segment.index.block_checksums import BlockChecksums
 from penstock.engine.segment.index.key_index import IndexMark, KeyIndex
 from penstock.engine.segment.open import StoreParts
-from penstock.engine.segment.recovery.checksummed_file import Kind, read_whole, unwrap, wrap
+from penstock.engine.segment.recovery.checksummed_file import Kind, frame, read_whole, unframe
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.platform.log import get_logger
 from penstock.record import QueueKind, ShardId
@@ -94,7 +94,7 @@ class BatchKeys:
         sink = _Sink(parts.log.end)
         self._sink: Final = sink
         disk.make_directory(paths.batch_index)
-        sums = PageSums(disk, f"{paths.sums}/{BATCH_KEYS}")
+        sums = BlockChecksums(disk, f"{paths.sums}/{BATCH_KEYS}")
         self._log: Final = parts.log
         self._index: Final = KeyIndex(
             disk, paths.batch_index, parts.sizes, sums, lambda: sink.position_max
@@ -108,7 +108,9 @@ class BatchKeys:
             self._directory,
             read=None,
             bounds=bounds,
-            moves=lambda: ShardMoves(parts.table, parts.log.appender, QueueKind.BATCH).since,
+            find_changed=lambda: (
+                ChangedShards(parts.table, parts.log.appender, QueueKind.BATCH).changed
+            ),
             threads=parts.settings.background,
             clock=parts.clock,
             metrics=parts.metrics,
@@ -121,7 +123,7 @@ class BatchKeys:
             self._index.load()
             return not self._index.names
         try:
-            _, body = unwrap(MARK, f"{self._directory}/mark", data)
+            _, body = unframe(MARK, f"{self._directory}/mark", data)
             mark = _marks.decode(body)
         except (CorruptionError, NotSupportedError, msgspec.MsgspecError):
             self._index.load()
@@ -148,7 +150,7 @@ class BatchKeys:
         self._index.sync()
         mark = self._index.finish_mark(self._index.begin_mark())
         body = msgspec.msgpack.encode(mark)
-        self._disk.replace(f"{self._directory}/mark", wrap(MARK, 1, body))
+        self._disk.replace(f"{self._directory}/mark", frame(MARK, 1, body))
         self._index.unmap_idle()
 
     def run_once(self) -> None:

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Final, Self
 
-from penstock.engine.segment.recovery.checksummed_file import Kind, read_whole, unwrap, wrap
+from penstock.engine.segment.recovery.checksummed_file import Kind, frame, read_whole, unframe
 from penstock.errors import CorruptionError
 from penstock.platform.disk import Disk, File
 from penstock.platform.layout import Field, Layout
@@ -63,17 +63,17 @@ def compute(file: File) -> bytes:
             zero_pages = 0
             sums.append(zlib.crc32(page))
     head = SUMS_HEAD.pack(PAGE_SIZE, size)
-    return wrap(PAGE_SUMS, len(sums), head + _big_endian(sums).tobytes())
+    return frame(PAGE_SUMS, len(sums), head + _big_endian(sums).tobytes())
 
 
-class Sums:
+class Checksums:
     """The page checksums of one file."""
 
-    __slots__ = ("_sums", "file_size")
+    __slots__ = ("_checksums", "file_size")
 
     def __init__(self, file_size: int, sums: array[int]) -> None:
         self.file_size = file_size
-        self._sums = sums
+        self._checksums = sums
 
     @property
     def page_count(self) -> int:
@@ -87,8 +87,8 @@ class Sums:
         """Return whether `page`, whole, is what was sealed."""
         if page_number < 0 or len(page) != self.page_size(page_number) or not page:
             return False
-        if page_number < len(self._sums):
-            return zlib.crc32(page) == self._sums[page_number]
+        if page_number < len(self._checksums):
+            return zlib.crc32(page) == self._checksums[page_number]
         return page == _ZEROS[: len(page)]
 
     def damaged_pages(self, file: File) -> Iterator[int]:
@@ -107,7 +107,7 @@ class Sums:
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> Self:
         """Read a sums file; raise CorruptionError when it is damaged."""
-        count, body = unwrap(PAGE_SUMS, path, data)
+        count, body = unframe(PAGE_SUMS, path, data)
         if len(body) != SUMS_HEAD.size + PAGE_SUM.size * count:
             raise CorruptionError(path, position=0, reason="the sums do not add up")
         page_size, file_size = SUMS_HEAD.unpack_from(body)
@@ -116,7 +116,7 @@ class Sums:
         return cls(file_size, _big_endian(array("I", bytes(body[SUMS_HEAD.size :]))))
 
 
-class PageSums:
+class BlockChecksums:
     """The sums files under one directory, by the path of their file relative to the store."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -136,12 +136,12 @@ class PageSums:
             [(self.path_of(relative), compute(file)) for relative, file in files.items()]
         )
 
-    def load(self, relative_path: str) -> Sums | None:
+    def load(self, relative_path: str) -> Checksums | None:
         """Return the sums of a file, or None when it was not sealed; raise CorruptionError when
         the sums themselves are damaged."""
         path = self.path_of(relative_path)
         data = read_whole(self._disk, path)
-        return None if data is None else Sums.from_bytes(path, data)
+        return None if data is None else Checksums.from_bytes(path, data)
 
     def remove(self, relative_path: str) -> None:
         """Forget the sums of a file that goes, or that is written again."""

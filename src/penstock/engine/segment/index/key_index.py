@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from penstock.codec.format import INDEX_ENTRY, INDEX_HEADER
 from penstock.codec.interface import Appender, IndexSink
 from penstock.codec.select import core
-from penstock.engine.segment.index.block_checksums import PageSums
+from penstock.engine.segment.index.block_checksums import BlockChecksums
 from penstock.engine.segment.index.index_mappings import IndexMappings
 from penstock.engine.segment.index.sealed_files import SealedFiles
 from penstock.engine.segment.paths import is_index_name
@@ -73,11 +73,11 @@ _NO_MARK: Final = IndexMark("", b"", 0)
 class _IndexFile:
     """A file that is being filled."""
 
-    __slots__ = ("file", "mapping", "name", "warmed")
+    __slots__ = ("file", "mapping", "name", "prefaulted")
 
     def __init__(self, disk: Disk, directory: str, name: str) -> None:
         self.name = name
-        self.warmed = 0
+        self.prefaulted = 0
         """Up to here the pages were faulted in; 0 in a new file."""
         self.file: File = disk.open(f"{directory}/{name}")
         try:
@@ -87,10 +87,10 @@ class _IndexFile:
             raise
 
     def sync(self) -> None:
-        self.mapping.let_go(0, len(self.mapping.buffer))
+        self.mapping.drop_pages(0, len(self.mapping.buffer))
         self.file.sync()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close and unmap it: nobody has a view of it yet."""
         self.mapping.release()
         self.file.close()
@@ -113,7 +113,7 @@ class KeyIndex:
         disk: Disk,
         directory: str,
         sizes: FileSizes,
-        sums: PageSums,
+        sums: BlockChecksums,
         position_max: Callable[[], int] | None = None,
     ) -> None:
         """`position_max` says which position no entry is behind, for an index whose entries are not
@@ -122,7 +122,7 @@ class KeyIndex:
         self._disk: Final = disk
         self.directory: Final = directory
         self._sizes: Final = sizes
-        self._sums: Final = sums
+        self._checksums: Final = sums
         self._sealed: Final = SealedFiles(disk, sums)
         self._mappings: Final = IndexMappings(disk, directory, sizes.index_file_size, self._sealed)
         self.names: list[str] = []
@@ -184,11 +184,11 @@ class KeyIndex:
             buffer = newest.mapping.buffer
             if self._entries_crc(buffer, 1, count, 0) != mark.entries_crc:
                 buffer.release()
-                newest.let_go()
+                newest.release()
                 return False
             if newest.header != mark.header or self._slots_crc(buffer) != mark.slots_crc:
                 self._relink(newest, mark.header, count)
-            newest.warmed = INDEX_HEADER.size
+            newest.prefaulted = INDEX_HEADER.size
             self._attach(newest, appender)
             self._running_crc = (mark.name, count, mark.entries_crc)
             return True
@@ -231,11 +231,11 @@ class KeyIndex:
         for name in self.names[:-1]:
             path = f"{self.directory}/{name}"
             with closing(self._disk.open(path, writable=False)) as file:
-                self._sums.seal(f"index/{name}", file)
+                self._checksums.seal(f"index/{name}", file)
             self._sealed.note_sealed(path)
         self._ends.pop(self.names[-1], None)
         newest = _IndexFile(self._disk, self.directory, self.names[-1])
-        newest.warmed = INDEX_HEADER.size
+        newest.prefaulted = INDEX_HEADER.size
         self._attach(newest, appender)
         appender.note_indexed(*last)
         return True
@@ -302,23 +302,23 @@ class KeyIndex:
             self._disk.remove(path)
             raise
 
-    def warm(self, ahead_size: int) -> None:
+    def prefault(self, ahead_size: int) -> None:
         """Fault in the pages that the appender will reach next: all slots of a new file, which are
         hit at random, and the entries behind the last. For the background."""
         slots_end = INDEX_HEADER.size + 4 * self._sizes.index_slots
         with self._lock:
             attached = [(index, index.mapping.buffer, index.count) for index in self._attached]
         for index, buffer, count in attached:
-            if not index.warmed:
-                core.warm(buffer, 0, slots_end)
-                index.warmed = slots_end
+            if not index.prefaulted:
+                core.prefault(buffer, 0, slots_end)
+                index.prefaulted = slots_end
             end = slots_end + INDEX_ENTRY.size * count
-            start = max(index.warmed, end)
+            start = max(index.prefaulted, end)
             stop = min(end + ahead_size, self._sizes.index_file_size)
             # In steps: a page at a time costs the background more than it saves.
             if stop - start >= ahead_size // 4:
-                core.warm(buffer, start, stop - start)
-                index.warmed = stop
+                core.prefault(buffer, start, stop - start)
+                index.prefaulted = stop
 
     def seal_full(self, appender: IndexSink) -> None:
         """Put full files on the device with their checksums; they take no more entries."""
@@ -343,7 +343,7 @@ class KeyIndex:
         if full.name in self._ends:
             return
         full.sync()
-        self._sums.seal(f"index/{full.name}", full.file)
+        self._checksums.seal(f"index/{full.name}", full.file)
         self._sealed.note_sealed(f"{self.directory}/{full.name}")
         header = full.header
         with full.mapping.buffer as buffer:
@@ -497,7 +497,7 @@ class KeyIndex:
             self._ends.pop(name, None)
             self._mappings.drop(name)
             self._disk.remove(f"{self.directory}/{name}")
-            self._sums.remove(f"index/{name}")
+            self._checksums.remove(f"index/{name}")
 
     def clear(self) -> None:
         """Remove all files; none may be attached."""

@@ -10,15 +10,15 @@ import threading
 from contextlib import closing
 from typing import Final
 
-from penstock.engine.segment.index.block_checksums import PAGE_SIZE, PageSums
+from penstock.engine.segment.index.block_checksums import PAGE_SIZE, BlockChecksums
 from penstock.errors import CorruptionError
 from penstock.platform.disk import Disk
 
 
 class SealedFiles:
-    def __init__(self, disk: Disk, sums: PageSums) -> None:
+    def __init__(self, disk: Disk, sums: BlockChecksums) -> None:
         self._disk: Final = disk
-        self._sums: Final = sums
+        self._checksums: Final = sums
         self._lock: Final = threading.Lock()
         self._checked: set[str] = set()
 
@@ -30,7 +30,7 @@ class SealedFiles:
         with self._lock:
             if path in self._checked:
                 return True
-        sums = self._sums.load(relative_path)
+        sums = self._checksums.load(relative_path)
         if sums is None:
             return False
         with closing(self._disk.open(path, writable=False)) as file:

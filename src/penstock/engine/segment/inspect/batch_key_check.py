@@ -15,11 +15,11 @@ from penstock.codec.format import INDEX_HEADER
 from penstock.codec.select import core
 from penstock.engine.segment.dispatch.positions import DispatchPositions
 from penstock.engine.segment.index.batch_key_index import BATCH_KEYS, MARK
-from penstock.engine.segment.index.block_checksums import PageSums
+from penstock.engine.segment.index.block_checksums import BlockChecksums
 from penstock.engine.segment.index.key_index import IndexMark
 from penstock.engine.segment.inspect.report import Findings
 from penstock.engine.segment.readonly.snapshot import Snapshot
-from penstock.engine.segment.recovery.checksummed_file import read_whole, unwrap
+from penstock.engine.segment.recovery.checksummed_file import read_whole, unframe
 from penstock.errors import CorruptionError, NotSupportedError
 
 
@@ -43,7 +43,7 @@ class BatchKeyCheck:
         except (CorruptionError, NotSupportedError) as error:
             self._findings.add_error(self._directory, error)
         try:
-            _, body = unwrap(MARK, path, data)
+            _, body = unframe(MARK, path, data)
             mark = msgspec.msgpack.decode(body, type=IndexMark)
         except (CorruptionError, NotSupportedError) as error:
             self._findings.add_error(path, error)
@@ -58,7 +58,7 @@ class BatchKeyCheck:
 
     def _check_sealed(self, name: str) -> None:
         path = f"{self._paths.batch_index}/{name}"
-        sums = PageSums(self._disk, f"{self._paths.sums}/{BATCH_KEYS}")
+        sums = BlockChecksums(self._disk, f"{self._paths.sums}/{BATCH_KEYS}")
         try:
             found = sums.load(f"index/{name}")
         except (CorruptionError, NotSupportedError) as error:

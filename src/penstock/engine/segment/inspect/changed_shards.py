@@ -14,11 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.codec.codes import REPLAY_CUT_BATCH_QUEUE
+from penstock.codec.codes import REPLAY_TRUNCATE_BATCH_QUEUE
 from penstock.codec.format import CONTROL_SUFFIX, Damage, RawRecord
 from penstock.codec.select import core
 from penstock.engine.segment.control.control_records import control_shard
-from penstock.engine.segment.control.shard_catalog import JOURNAL, CutShard, DropShard, decode_line
+from penstock.engine.segment.control.shard_catalog import (
+    CATALOG,
+    DropEntry,
+    TruncateEntry,
+    decode_entry,
+)
 from penstock.engine.segment.paths import StorePaths, sums_root
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.readonly.snapshot import Snapshot
@@ -37,7 +42,7 @@ def changed_shards(before: Snapshot, after: Snapshot) -> set[ShardId]:
     changed = {
         shard
         for shard in old.keys() | new.keys()
-        if shard not in old or shard not in new or _was_cut(old[shard], new[shard])
+        if shard not in old or shard not in new or _was_truncated(old[shard], new[shard])
     }
     for shard, position in _changes(after, _known_until(before)):
         state = old.get(shard)
@@ -46,7 +51,7 @@ def changed_shards(before: Snapshot, after: Snapshot) -> set[ShardId]:
     return changed
 
 
-def _was_cut(old: ShardState, new: ShardState) -> bool:
+def _was_truncated(old: ShardState, new: ShardState) -> bool:
     # Fewer truncations are nothing new: the log begins behind them.
     return old.dropped != new.dropped or not set(new.truncations) <= set(old.truncations)
 
@@ -54,7 +59,7 @@ def _was_cut(old: ShardState, new: ShardState) -> bool:
 def _known_until(snapshot: Snapshot) -> int:
     """Return the position below which the states know of every change: that of the journal."""
     assert snapshot.known is not None
-    journal = snapshot.known.states.get(JOURNAL)
+    journal = snapshot.known.states.get(CATALOG)
     return 0 if journal is None else journal.folded_until
 
 
@@ -72,15 +77,15 @@ def _changes(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
         names = {handle: ShardId(topic, n) for handle, topic, n, _, _, _ in appender.queues()}
         for handle in appender.dirty_queues():
             appender.drop_units(handle, appender.next_unit(handle))
-        cut = specials.pop() if status == REPLAY_CUT_BATCH_QUEUE else None
+        cut = specials.pop() if status == REPLAY_TRUNCATE_BATCH_QUEUE else None
         for at, handle in specials:
-            if names[handle] == JOURNAL:
+            if names[handle] == CATALOG:
                 yield from _change(core.decode_raw(buffer, base, at, True), at)
         if cut is not None:
             raw = core.decode_raw(buffer, base, cut[0], True)
             if isinstance(raw, Damage):
                 return
-            appender.cut_queue(cut[1], raw.queue_offset, appender.next_unit(cut[1]))
+            appender.truncate_queue(cut[1], raw.queue_offset, appender.next_unit(cut[1]))
         elif after < base + len(buffer):
             return  # the end, or damage, behind which nothing can be told
         position = after
@@ -90,13 +95,13 @@ def _change(raw: RawRecord | Damage, position: int) -> Iterator[tuple[ShardId, i
     if isinstance(raw, Damage):
         return
     try:
-        line = decode_line(raw.body)
+        line = decode_entry(raw.body)
     except RequestError:
         return
-    if isinstance(line, DropShard):
+    if isinstance(line, DropEntry):
         yield line.shard, position
         yield control_shard(line.shard), position
-    elif isinstance(line, CutShard):
+    elif isinstance(line, TruncateEntry):
         yield line.shard, position
 
 

@@ -18,10 +18,10 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.codec.codes import (
-    REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_DONE,
     REPLAY_NO_INDEX_ROOM,
+    REPLAY_TRUNCATE_BATCH_QUEUE,
 )
 from penstock.codec.format import (
     CONTROL_SUFFIX,
@@ -101,7 +101,7 @@ class LogCheck:
         self._durable: Final = _durable_end(snapshot)
         self._appender: Final[Appender] = core.Appender(_HOST, _HOST, _RECORD_SIZE_MAX)
         self._derived: Final = _DerivedIndex(self._appender)
-        self._cuts: Final = _truncations(snapshot)
+        self._truncations: Final = _truncations(snapshot)
         self._size: Final = len(self._files.bases) * self._files.file_size
         self._ends_damaged = False
         """No sound record was found after the last damage."""
@@ -116,7 +116,7 @@ class LogCheck:
             if ended:
                 break
         self._check_rest(position)
-        self._cut_shards(self._files.stop)
+        self._truncate_shards(self._files.stop)
         self._index.finish()
         self._queues.finish()
         return position
@@ -130,7 +130,7 @@ class LogCheck:
         """Check the records of one file; return where to go on, and whether the log ended."""
         file_end = base + len(self._files.buffer(base))
         while position < file_end:
-            self._cut_shards(position)
+            self._truncate_shards(position)
             after, ended = self._step(base, position, file_end)
             self._findings.checked.log_bytes += after - position
             self._findings.progress("commit log", self._findings.checked.log_bytes, self._size)
@@ -140,7 +140,7 @@ class LogCheck:
         return position, False
 
     def _step(self, base: int, position: int, file_end: int) -> tuple[int, bool]:
-        stop = min([file_end, *(cut for cut, _, _ in self._cuts[:1] if cut > position)])
+        stop = min([file_end, *(cut for cut, _, _ in self._truncations[:1] if cut > position)])
         buffer = self._files.buffer(base)
         after, status, damage = self._replay(buffer, base, position, stop, groups=True)
         if status == REPLAY_DAMAGE:
@@ -169,7 +169,7 @@ class LogCheck:
         self._findings.checked.records += records
         if records:
             self._ends_damaged = False
-        if status == REPLAY_CUT_BATCH_QUEUE:
+        if status == REPLAY_TRUNCATE_BATCH_QUEUE:
             position, handle = specials[-1]
             raw = core.decode_raw(buffer, base, position, True)
             assert isinstance(raw, RawRecord), "the replay has just read it"
@@ -225,10 +225,10 @@ class LogCheck:
                 return at + len(chunk) - len(chunk.lstrip(b"\0"))
         return None
 
-    def _cut_shards(self, position: int) -> None:
+    def _truncate_shards(self, position: int) -> None:
         """Repeat the truncations of shards that happened when the log ended here."""
-        while self._cuts and self._cuts[0][0] <= position:
-            _, shard, offset = self._cuts.pop(0)
+        while self._truncations and self._truncations[0][0] <= position:
+            _, shard, offset = self._truncations.pop(0)
             for handle, topic, partition, _, next_offset, _ in self._appender.queues():
                 if (topic, partition) == shard and next_offset > offset:
                     self._queues.cut(self._appender, handle, offset)

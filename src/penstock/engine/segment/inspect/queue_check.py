@@ -127,7 +127,7 @@ class QueueCheck:
             if unit == 0:
                 # The files go on from wherever they were, the log's units from 0.
                 queue.shift = None
-        appender.cut_queue(handle, offset, unit)
+        appender.truncate_queue(handle, offset, unit)
         queue.cut(offset)
 
     def _queue(self, appender: Appender, handle: int) -> _Derived:
@@ -154,7 +154,7 @@ class QueueCheck:
                     queue.log = None
         return queue
 
-    def _note_cut(self, queue: _Derived, offset: int, position: int) -> None:
+    def _on_truncated(self, queue: _Derived, offset: int, position: int) -> None:
         """Note that a record lies behind what the state knows of, at an offset below its end."""
         if self._closed or not self._snapshot.is_own or queue.state is None:
             return
@@ -177,7 +177,9 @@ class QueueCheck:
             range(count), known, key=lambda n: _position(data[n * _SIZE : n * _SIZE + 8])
         )
         if news < count:
-            self._note_cut(queue, first + news, _position(data[news * _SIZE : news * _SIZE + 8]))
+            self._on_truncated(
+                queue, first + news, _position(data[news * _SIZE : news * _SIZE + 8])
+            )
         start, stop = max(first, log.earliest), min(first + count, queue.latest)
         while start < stop:
             end = min(stop, start + _UNITS_PER_STEP, _file_end(log, start))
@@ -214,7 +216,7 @@ class QueueCheck:
         queue.next = last[_BASE_OFFSET] + last[_COUNT]
         queue.records += len(units)
         for derived in units:
-            self._note_cut(queue, derived[_BASE_OFFSET], derived[0])
+            self._on_truncated(queue, derived[_BASE_OFFSET], derived[0])
         log = queue.log
         if log is None:
             return

@@ -22,7 +22,7 @@ from penstock.engine.segment.queue.entry_rows import UnitRow, unit_rows
 from penstock.engine.segment.readonly.shard_view import ShardView, first_unit_at
 from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.engine.segment.recovery.checkpoint import damaged_slots, read_durable, read_rocketmq
-from penstock.engine.segment.recovery.damaged_record import cut_record, offsets_of_batch
+from penstock.engine.segment.recovery.damaged_record import offsets_of_batch, torn_record
 from penstock.engine.segment.recovery.lost_offsets import Spans, is_in, rows_from
 from penstock.errors import CorruptionError
 from penstock.platform.disk import Disk
@@ -107,7 +107,7 @@ def _cut_record(snapshot: Snapshot, step: RepairStep) -> Iterator[tuple[ShardId,
         return
     with closing(snapshot.disk.open(step.path, writable=False)) as file:
         left = file.read_at(step.at, max(0, file.size() - step.at))
-    raw = cut_record(left, step.base + step.at, snapshot.files.file_size - step.at)
+    raw = torn_record(left, step.base + step.at, snapshot.files.file_size - step.at)
     shard = None if raw is None else ShardId(raw.topic, raw.queue_id)
     log = None if shard is None else snapshot.shards.get(shard)
     if raw is None or log is None or shard is None:

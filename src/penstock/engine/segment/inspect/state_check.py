@@ -10,7 +10,7 @@ from penstock.codec.format import CHECKPOINT, Damage
 from penstock.codec.select import core
 from penstock.engine.segment.control import control_records as control
 from penstock.engine.segment.control.control_records import DeleteBefore, DeleteOffsets, Seal
-from penstock.engine.segment.index.block_checksums import PAGE_SIZE, PageSums
+from penstock.engine.segment.index.block_checksums import PAGE_SIZE, BlockChecksums
 from penstock.engine.segment.inspect.report import Findings
 from penstock.engine.segment.paths import sums_root
 from penstock.engine.segment.queue.shard_state import ShardState
@@ -23,7 +23,7 @@ from penstock.engine.segment.recovery.checkpoint import (
     damaged_slots,
     read_derived,
 )
-from penstock.engine.segment.recovery.checksummed_file import read_whole, unwrap
+from penstock.engine.segment.recovery.checksummed_file import read_whole, unframe
 from penstock.engine.segment.recovery.file_checksums import small_files, sums_of_small_files
 from penstock.engine.segment.rocketmq.config_files import read_topics
 from penstock.engine.segment.rocketmq.fastjson import parse_json
@@ -227,20 +227,20 @@ class StateCheck:
     def _check_sealed(self) -> None:
         """Every file of a queue but the newest is sealed once the store is closed."""
         for log in self._snapshot.shards.values():
-            names = set(self._snapshot.disk.list(self._sums_directory(log)))
+            names = set(self._snapshot.disk.list(self._checksums_directory(log)))
             for first in log.units.first_units():
                 path = log.units.path_of(first)
                 if first < log.state.queue_first and path.rpartition("/")[2] not in names:
                     self._findings.add(path, 0, "this queue file has no checksums")
 
-    def _sums_directory(self, log: ShardView) -> str:
+    def _checksums_directory(self, log: ShardView) -> str:
         root = f"{self._snapshot.paths.sums}/{sums_root(log.kind)}"
         return f"{root}/{log.shard.topic}/{log.shard.partition}"
 
     def _check_sums(self) -> None:
         if self._closed:
             self._check_sealed()
-        sums = PageSums(self._snapshot.disk, self._snapshot.paths.sums)
+        sums = BlockChecksums(self._snapshot.disk, self._snapshot.paths.sums)
         sealed = list(self._sealed_files(self._snapshot.paths.sums, ""))
         for number, relative_path in enumerate(sealed):
             self._findings.progress("page checksums", number, len(sealed))
@@ -249,7 +249,7 @@ class StateCheck:
             except StoreError as error:
                 self._findings.add_error(sums.path_of(relative_path), error)
 
-    def _check_pages(self, sums: PageSums, relative_path: str) -> None:
+    def _check_pages(self, sums: BlockChecksums, relative_path: str) -> None:
         found = sums.load(relative_path)
         path = self._path_of(relative_path)
         if found is None or path is None:
@@ -317,7 +317,7 @@ def damaged_files(snapshot: Snapshot) -> Iterator[tuple[str, StoreError]]:
             data = read_whole(snapshot.disk, path) if name.isdigit() else None
             if data is not None:
                 try:
-                    unwrap(SHARD_STATES, path, data)
+                    unframe(SHARD_STATES, path, data)
                 except StoreError as error:
                     yield path, error
 

@@ -7,10 +7,10 @@ Invariants, asserted where they are made and relied on:
   * once a sync has failed, nothing is appended any more: the kernel may have dropped the dirty
     pages and would report success the next time, so trying again could acknowledge lost records
 
-Appends happen in the caller's thread under `lock`, which is the twin's own: an append that needs
-nothing but the appender takes it inside one native call. Of those who wait for the device, one
-syncs for all who have appended by then (`turns`). On a disk of this machine that is done natively,
-by a thread of its own while several wait, and Python only hears of it.
+Appends happen in the caller's thread under `lock`, which belongs to the codec backend: an append
+that needs nothing but the appender takes it inside one native call. Of the writers that wait for
+the device, one syncs for all that have appended by then (`group_commit`). On a local disk that is
+done natively, by a dedicated thread while several wait, which reports to Python.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CommitLog:
         self.files: Final = files
         self.appender: Final = appender
         self.lock: Final = core.WriteLock()
-        self.turns: Final = core.SyncTurns(durable.position)
+        self.group_commit: Final = core.GroupCommit(durable.position)
         self.blocked: StoreError | None = None
         """Why appends are refused at the moment, or None; `DiskFailedError` is for good."""
         self._durable: Final = durable
@@ -64,11 +64,11 @@ class CommitLog:
         self._noting: Final = threading.Lock()
         self._refusal: Final = threading.Lock()
         self._current = 0
-        self._warmed = 0
+        self._prefaulted = 0
         self._filled = 0
         """Behind this position a look at a page brings no others."""
-        self.turns.sync_natively(
-            appender, weakly(self._note_synced), weakly(self._stop_after_failed_sync)
+        self.group_commit.sync_natively(
+            appender, weak_callback(self._note_synced), weak_callback(self._stop_after_failed_sync)
         )
 
     @property
@@ -78,7 +78,7 @@ class CommitLog:
     @property
     def durable(self) -> int:
         """Every byte below this position is on the device."""
-        return self.turns.durable
+        return self.group_commit.durable
 
     @property
     def failed(self) -> bool:
@@ -111,7 +111,7 @@ class CommitLog:
         """Set the durable point after recovery, which has synced the log up to `end`."""
         self._durable.reset(end, self.appender.last_store_timestamp_ms)
         self.appender.durable = end
-        self.turns.settle(end)
+        self.group_commit.set_durable(end)
 
     def attach(self, end: int) -> None:
         """Go on writing at `end`; the file that holds it is created when it is missing."""
@@ -119,7 +119,7 @@ class CommitLog:
         if base not in self.files.bases:
             self._create(base)
         self._current = base
-        self._warmed = self._filled = end
+        self._prefaulted = self._filled = end
         self._attach(self.files.buffer(base, writable=True), base, end)
 
     def _attach(self, buffer: memoryview, base: int, end: int) -> None:
@@ -147,7 +147,7 @@ class CommitLog:
         self._filled = base
         self._attach(buffer, base, base)
         self._current = base
-        self._warmed = max(self._warmed, base)
+        self._prefaulted = max(self._prefaulted, base)
 
     def _create(self, base: int) -> None:
         with disk_errors(self.files.path_of(base)):
@@ -172,22 +172,22 @@ class CommitLog:
             except OSError as error:
                 _log.warning("next_log_file_not_prepared", error=str(error))
 
-    def warm(self) -> None:
+    def prefault(self) -> None:
         """Fault in the pages that the writer will reach next: a cold page costs an append seven
         times as much. For the background."""
         end = self.end
-        start = max(self._warmed, end)
-        stop = min(end + self._settings.warm_ahead_size, self.files.stop)
+        start = max(self._prefaulted, end)
+        stop = min(end + self._settings.prefault_size, self.files.stop)
         if end - self.durable >= _LARGE_PAGES_FROM:
             self.files.set_readahead(start, stop, wanted=True)
         while start < stop:
             base = self.files.base_of(start)
             until = min(stop, base + self.files.file_size)
             buffer = self.files.buffer(base, writable=True)
-            core.warm(buffer, start - base, until - start)
+            core.prefault(buffer, start - base, until - start)
             start = until
-        self._warmed = max(self._warmed, stop)
-        if end - self._filled >= self._settings.warm_ahead_size:
+        self._prefaulted = max(self._prefaulted, stop)
+        if end - self._filled >= self._settings.prefault_size:
             self.files.set_readahead(self._filled, end, wanted=True)
             self._filled = end
 
@@ -205,7 +205,7 @@ class CommitLog:
 
     def check_writable(self) -> None:
         if self.blocked is not None:
-            raise _again(self.blocked)
+            raise _copy_of(self.blocked)
 
     def flush(self) -> int:
         """Put everything appended so far on the device; return the durable position."""
@@ -215,7 +215,7 @@ class CommitLog:
 
     def wait_durable(self, position: int) -> None:
         """Return when the log is on the device up to `position`, syncing it if nobody else does."""
-        self.turns.wait(position, self.sync_all)
+        self.group_commit.wait(position, self.sync_all)
 
     def sync_all(self) -> int:
         """Put everything appended so far on the device; return how far. One at a time may do so:
@@ -229,7 +229,7 @@ class CommitLog:
 
     def _sync_range(self, start: int, target: int) -> None:
         if isinstance(self.blocked, DiskFailedError):
-            raise _again(self.blocked)
+            raise _copy_of(self.blocked)
         timestamp_ms = self.appender.last_store_timestamp_ms
         try:
             with self._metrics.flush_seconds.time():
@@ -274,7 +274,7 @@ class CommitLog:
         self.files.close()
 
 
-def weakly(method: Callable[P, T]) -> Callable[P, T]:
+def weak_callback(method: Callable[P, T]) -> Callable[P, T]:
     """Return a method for native code to call that does not keep its object: no collector sees
     what native code holds, and a log that holds itself that way would stay for ever."""
     reference = WeakMethod(method)
@@ -287,7 +287,7 @@ def weakly(method: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def _again(error: StoreError) -> StoreError:
+def _copy_of(error: StoreError) -> StoreError:
     """Return the same error for another caller: one exception object per raise."""
     if isinstance(error, DiskFailedError):
         return DiskFailedError(error.path, "an earlier sync failed")

@@ -213,7 +213,7 @@ class FileSet:
             opened = self._open.get(base)
             return opened.file.descriptor() if opened is not None and opened.writable else None
 
-    def quick_buffer(self, base: int) -> memoryview:
+    def point_buffer(self, base: int) -> memoryview:
         """Return the whole file at `base` as `buffer` does, without a lock when it is mapped."""
         opened = self._open.get(base)
         if opened is not None:
@@ -263,7 +263,7 @@ class FileSet:
                 try:
                     if end - start >= _LET_GO_SIZE_MIN:
                         first, last = max(start - base, 0), min(end - base, self.file_size)
-                        opened.mapping.let_go(first, last)
+                        opened.mapping.drop_pages(first, last)
                     opened.file.sync()
                 finally:
                     self._end_sync(opened)

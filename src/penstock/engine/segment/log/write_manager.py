@@ -1,13 +1,13 @@
 """Every append goes through here: one writer at a time, in the caller's own thread.
 
-    caller ──▶ intake: one native call ──▶ offset
+    caller ──▶ append path: one native call ──▶ offset
                   │ needs more than the appender: a roll, an index file, an answer, a producer
                   └──▶ the log's lock ──▶ append here ──▶ offset
 
 Handing each message to a writer thread costs more than the append itself, so there is none. The
-intake holds the lock for as long as it encodes, never while it waits for the interpreter or the
-device. Who finds the lock taken waits for it without the interpreter, and then appends for itself,
-so each gets exactly its own offsets.
+append path holds the lock while it encodes, never while it waits for the interpreter or the device.
+A caller that finds the lock taken waits for it without the interpreter, and then appends itself, so
+each gets exactly its own offsets.
 
 A caller that found the lock taken for `DEADLINE_S` gets `BusyError`; its records were not written.
 """
@@ -21,7 +21,7 @@ from penstock.codec.codes import BUSY, TOO_LARGE
 from penstock.codec.select import core
 from penstock.codec.validation import check_records
 from penstock.engine.segment.index.key_index import KeyIndex
-from penstock.engine.segment.log.commit_log import CommitLog, weakly
+from penstock.engine.segment.log.commit_log import CommitLog, weak_callback
 from penstock.engine.segment.log.disk_errors import disk_errors, lacks_descriptors
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.errors import (
@@ -61,15 +61,15 @@ class WriteManager:
         self._metrics: Final = metrics
         self._system_time: Final = shows_system_time(clock)
         now = None if self._system_time else clock.now_ms
-        self.intake: Final = core.Intake(
+        self.append_path: Final = core.AppendPath(
             log.appender,
             log.lock,
-            log.turns,
-            weakly(log.sync_all),
+            log.group_commit,
+            weak_callback(log.sync_all),
             handles,
             now,
             DEADLINE_S,
-            weakly(self._write),
+            weak_callback(self._write),
         )
 
     def now(self) -> int:
@@ -77,7 +77,7 @@ class WriteManager:
         return _NATIVE_CLOCK if self._system_time else self._clock.now_ms()
 
     def _write(self, name: ShardId, record: Record, size_max: int | None, answer: int) -> int:
-        """Append one record, of which the intake said `answer`; return its offset."""
+        """Append one record, for which the append path returned `answer`; return its offset."""
         shard = self._find(name)
         self._check_answer(answer, shard, (record,), size_max)
         appender = self._log.appender
@@ -96,7 +96,7 @@ class WriteManager:
     ) -> tuple[int, bool]:
         """Append a group, all or none; return the first offset, and whether it was a repeat."""
         if producer is None:
-            offset = self.intake.put_many(shard.shard, records, size_max)
+            offset = self.append_path.append_many(shard.shard, records, size_max)
             if offset >= 0:
                 return offset, False
             self._check_answer(offset, shard, records, size_max)

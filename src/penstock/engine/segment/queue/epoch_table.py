@@ -79,7 +79,7 @@ class EpochTable:
         at = bisect_right(entries, offset, key=_first_offset)
         return entries[at - 1][0] if at else NO_EPOCH
 
-    def cut_from(self, offset: int) -> None:
+    def truncate_from(self, offset: int) -> None:
         """Forget epochs that begin at or past `offset`: their records are gone."""
         entries = self._entries
         self._entries = entries[: bisect_left(entries, offset, key=_first_offset)]

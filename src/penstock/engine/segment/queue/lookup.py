@@ -24,7 +24,7 @@ UNITS_PER_STEP: Final = 4096
 class ReadableShard(Protocol):
     """A shard as readers see it: of an open store, or of a directory that somebody else writes."""
 
-    healed: frozenset[int]
+    repaired: frozenset[int]
     """Offsets for which rebuilding the queue did not help: their records are damaged."""
 
     @property
@@ -38,12 +38,12 @@ class ReadableShard(Protocol):
     @property
     def commit(self) -> int: ...
     @property
-    def cuts(self) -> int:
+    def truncation_generation(self) -> int:
         """How often offsets were taken back: the tail was cut, or the shard deleted."""
         ...
 
-    def was_cut_since(self, cuts: int) -> bool:
-        """Say whether offsets were taken back since `cuts` was looked up; waits for whoever is
+    def was_truncated_since(self, generation: int) -> bool:
+        """Say whether offsets were taken back since `generation` was read; waits for whoever is
         taking some back."""
         ...
 
@@ -79,14 +79,14 @@ class Query(NamedTuple):
     key: bytes | None = None
 
 
-class Located(NamedTuple):
+class LookupResult(NamedTuple):
     """Units of consecutive offsets; the record of the first lies in the log file at `base`."""
 
     base: int
     units: bytes
 
 
-def locate(files: FileSet, log: ReadableShard, query: Query) -> Located | int:
+def look_up(files: FileSet, log: ReadableShard, query: Query) -> LookupResult | int:
     """Return the units of the records from `offset` on; the offset to go on at when there is none
     to be read. Raise `CorruptionError` when there should be one."""
     if log.kind is QueueKind.SIMPLE:
@@ -94,7 +94,7 @@ def locate(files: FileSet, log: ReadableShard, query: Query) -> Located | int:
     return _locate_batches(files, log, query)
 
 
-def _locate_records(files: FileSet, log: ReadableShard, query: Query) -> Located | int:
+def _locate_records(files: FileSet, log: ReadableShard, query: Query) -> LookupResult | int:
     offset = query.offset
     units = _read_units(log, offset, min(_step_size(query), query.until - offset))
     if not units:
@@ -107,7 +107,7 @@ def _locate_records(files: FileSet, log: ReadableShard, query: Query) -> Located
     return _at(files, units)
 
 
-def _locate_batches(files: FileSet, log: ReadableShard, query: Query) -> Located | int:
+def _locate_batches(files: FileSet, log: ReadableShard, query: Query) -> LookupResult | int:
     offset = query.offset
     units = _read_units(log, offset, _step_size(query))
     first = _first_offset(units) if units else query.until
@@ -121,12 +121,12 @@ def _step_size(query: Query) -> int:
     return UNITS_PER_STEP if selective else min(UNITS_PER_STEP, query.max_records)
 
 
-def _at(files: FileSet, units: bytes) -> Located:
+def _at(files: FileSet, units: bytes) -> LookupResult:
     position = int.from_bytes(units[:8], "big", signed=True)
     if not files.holds(position):
         path = files.path_of(max(0, position))
         raise CorruptionError(path, position=0, reason="this file of the log is missing")
-    return Located(files.base_of(position), units)
+    return LookupResult(files.base_of(position), units)
 
 
 def _read_units(log: ReadableShard, offset: int, count: int) -> bytes:

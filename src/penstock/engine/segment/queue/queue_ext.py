@@ -58,7 +58,7 @@ def read_ext_unit(file: Buffer, base: int, position: int) -> QueueExtUnit | Dama
     view = memoryview(file).cast("B")
     at = position - base
     if not 0 <= at <= len(view):
-        return Damage(position, "position lies outside this file")
+        return Damage(position, "position is outside this file")
     if len(view) - at < 2:
         return None
     size = int.from_bytes(view[at : at + 2], signed=True)

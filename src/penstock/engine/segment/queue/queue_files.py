@@ -88,6 +88,7 @@ class UnitFiles:
 
     __slots__ = (
         "_changes",
+        "_checksums_root",
         "_created",
         "_dirty",
         "_files",
@@ -95,7 +96,6 @@ class UnitFiles:
         "_first",
         "_root",
         "_shard",
-        "_sums_root",
         "file_units",
         "unit_size",
     )
@@ -115,7 +115,7 @@ class UnitFiles:
         self._files = files
         self._root = root
         self._shard = shard
-        self._sums_root = sums_root
+        self._checksums_root = sums_root
         self.unit_size = (QUEUE_UNIT if kind is QueueKind.SIMPLE else BATCH_UNIT).size
         self.file_units = _units_in(file_size, self.unit_size)
         self._dirty: set[str] | None = None
@@ -249,7 +249,7 @@ class UnitFiles:
                 held.file.truncate(self.file_units * self.unit_size)
                 self._note_written(path, filled=False)
                 self.note_sealed(path)
-                self._remove_sums(path)
+                self._remove_checksums(path)
 
     def reopen(self, unit: int) -> None:
         """Units are about to be written again from `unit` on: those files are not filled."""
@@ -271,22 +271,24 @@ class UnitFiles:
         self._changes += 1  # whoever looks from here on may find it, or not
         self._files.disk.remove(path)
         self._changes += 1
-        self._remove_sums(path)
+        self._remove_checksums(path)
         self._created = True
 
-    def _remove_sums(self, path: str) -> None:
-        if self._sums_root is not None:
+    def _remove_checksums(self, path: str) -> None:
+        if self._checksums_root is not None:
             shard, name = self._shard, path.rpartition("/")[2]
-            self._files.disk.remove(f"{self._sums_root}/{shard.topic}/{shard.partition}/{name}")
+            self._files.disk.remove(
+                f"{self._checksums_root}/{shard.topic}/{shard.partition}/{name}"
+            )
 
     def remove_all(self) -> None:
         """Remove the files and their directory; the caller syncs the one above, if it must."""
         for name in self.names():
             self.remove_file(f"{self.directory}/{name}")
         self._files.disk.remove_tree(self.directory)
-        if self._sums_root is not None:
+        if self._checksums_root is not None:
             shard = self._shard
-            self._files.disk.remove_tree(f"{self._sums_root}/{shard.topic}/{shard.partition}")
+            self._files.disk.remove_tree(f"{self._checksums_root}/{shard.topic}/{shard.partition}")
         self._dirty = self._filled = None
         self._created = False
 

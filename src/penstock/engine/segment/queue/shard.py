@@ -28,7 +28,7 @@ from penstock.engine.segment.paths import sums_path
 from penstock.engine.segment.queue.entry_rows import UnitRow, unit_rows
 from penstock.engine.segment.queue.queue_files import UnitFiles
 from penstock.engine.segment.queue.shard_state import ShardState
-from penstock.engine.segment.queue.time_index import TimeBlocks
+from penstock.engine.segment.queue.time_index import TimeIndex
 from penstock.errors import CorruptionError
 from penstock.record import Flush, Offset, Position, QueueKind, ShardId
 
@@ -52,17 +52,17 @@ class ShardLog:
         "_last_lookup",
         "_sealed",
         "_suspect",
-        "cuts",
         "deleting",
         "epoch_is_new",
         "flush",
         "handle",
-        "healed",
         "lock",
         "log",
+        "repaired",
         "shard",
         "state",
         "times",
+        "truncation_generation",
         "units",
     )
 
@@ -73,7 +73,7 @@ class ShardLog:
         log: CommitLog,
         state: ShardState,
         units: UnitFiles,
-        times: TimeBlocks,
+        times: TimeIndex,
         sealed: SealedFiles,
     ) -> None:
         self.shard = shard
@@ -89,9 +89,9 @@ class ShardLog:
         self.epoch_is_new = False
         """No record has the leader's epoch yet, and its table does not know it."""
         self.note_state()
-        self.healed = _NONE_HEALED
+        self.repaired = _NONE_HEALED
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
-        self.cuts = 0
+        self.truncation_generation = 0
         """How often offsets were taken back; counted under `lock`, when all of it is done."""
         self._commit_limit: int | None = None
         self._sealed = sealed
@@ -115,13 +115,13 @@ class ShardLog:
 
     def note_state(self) -> None:
         """Tell the appender what an append has to know of this shard. To be called when the flush
-        mode, `sealed`, `dropped` or the epochs changed. An intake does not append the first record
-        of an epoch: it could not note it (`begin_epoch`)."""
+        mode, `sealed`, `dropped` or the epochs changed. An append path does not append the first
+        record of an epoch: it could not note it (`begin_epoch`)."""
         state = self.state
         self.epoch_is_new = state.leader_epoch > state.newest_epoch
         taking = not (state.sealed or state.dropped or self.epoch_is_new)
         sync = self.flush is Flush.SYNC
-        self.log.appender.set_gate(self.handle, taking, sync, state.leader_epoch)
+        self.log.appender.set_admission(self.handle, taking, sync, state.leader_epoch)
 
     @property
     def epoch(self) -> int:
@@ -163,10 +163,10 @@ class ShardLog:
         """Show nothing at or past `offset` (replication decides); None lifts the limit."""
         self._commit_limit = offset
 
-    def was_cut_since(self, cuts: int) -> bool:
-        """Say whether offsets were taken back since `cuts` was looked up."""
+    def was_truncated_since(self, generation: int) -> bool:
+        """Say whether offsets were taken back since `generation` was read."""
         with self.lock:  # by whoever is just at it, too
-            return self.cuts != cuts
+            return self.truncation_generation != generation
 
     # Units
 
@@ -445,7 +445,7 @@ class ShardLog:
             return True
         return stop - 1 - (stop - 1) % self.units.file_units in self.units.first_units()
 
-    def end_if_cut(self, offset: int) -> int:
+    def end_if_truncated(self, offset: int) -> int:
         """Return where the shard ends when it is cut at `offset`: a batch goes whole."""
         with self.lock:
             offset = min(offset, self.next_offset)
@@ -463,9 +463,9 @@ class ShardLog:
         """
         with self.lock:
             unit = self.unit_of(offset)
-            offset = self.end_if_cut(offset)
+            offset = self.end_if_truncated(offset)
             self.check_units()
-            self.log.appender.cut_queue(self.handle, offset, unit)
+            self.log.appender.truncate_queue(self.handle, offset, unit)
             first_held, _ = self.log.appender.held_units(self.handle)
             if unit <= first_held:
                 if with_files:
@@ -473,13 +473,13 @@ class ShardLog:
                 else:
                     self.units.reopen(unit)
                 self.restore_checksum(unit)
-            self.times.cut_from(offset // TIME_BLOCK)
+            self.times.truncate_from(offset // TIME_BLOCK)
             if with_state:
-                self.state.cut_from(offset)
+                self.state.truncate_from(offset)
                 self.note_state()
             self._last_lookup = None
             self._files_read = None
-            self.cuts += 1
+            self.truncation_generation += 1
             return offset
 
     def trim_files(self) -> None:
@@ -490,18 +490,18 @@ class ShardLog:
     def clear_queue(self) -> None:
         """Drop the whole queue, also when its files are gone already."""
         with self.lock:
-            self.log.appender.cut_queue(self.handle, 0, 0)
+            self.log.appender.truncate_queue(self.handle, 0, 0)
             self.units.cut(0)
             self.times.clear()
             self.note_rebuilt(0)
-            self.cuts += 1
+            self.truncation_generation += 1
 
     def forget(self, position: int) -> None:
         """The shard was deleted when the log ended at `position`: its queue is empty, its state
         knows nothing any more. Its files are of no use and go later (`remove_files`)."""
         with self.lock:
             if self.next_offset or self.next_unit:
-                self.log.appender.cut_queue(self.handle, 0, 0)
+                self.log.appender.truncate_queue(self.handle, 0, 0)
                 self.state.note_truncation(position, 0)
             state = self.state
             state.queue_first = state.queue_units = state.queue_crc = 0
@@ -511,7 +511,7 @@ class ShardLog:
             self.state.clear()
             self.state.drop(position)
             self.note_state()
-            self.cuts += 1
+            self.truncation_generation += 1
 
     def remove_files(self) -> bool:
         """Remove what a deleted shard has on disk; return False when it is not deleted. The caller

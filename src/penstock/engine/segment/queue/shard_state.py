@@ -6,8 +6,8 @@ Invariants, asserted when the state is packed:
   * records below the floor and in the deleted ranges are never served
 
 The floor and the deleted ranges come from commands that are committed, so they hold whatever
-becomes of the records: `cut_from` keeps them. A replica may learn of a deletion before it has the
-record, or while it still has another, wrong record at that offset, which is then cut off and
+becomes of the records: `truncate_from` keeps them. A replica may learn of a deletion before it has
+the record, or while it still has another, wrong record at that offset, which is then cut off and
 replaced; forgetting the deletion with the wrong record would show the right one.
 
 Most shards are idle and have no deletions, producers or epochs: those tables are made when they are
@@ -175,7 +175,7 @@ class ShardState:
         if epoch < self.newest_epoch:
             # A newer epoch may have begun here that has written nothing.
             self._leader_epoch = self.leader_epoch
-            self.epochs.cut_from(offset)
+            self.epochs.truncate_from(offset)
         if epoch > self.newest_epoch:
             self.epochs.note(epoch, offset)
 
@@ -273,7 +273,7 @@ class ShardState:
             # An epoch that begins past the end would be taken for one with records.
             self._epochs.drop_before(self.earliest_offset)
 
-    def cut_from(self, offset: int) -> list[int]:
+    def truncate_from(self, offset: int) -> list[int]:
         """Forget the records at and past `offset`: a replica's tail that the leader does not have.
 
         Deletions stay (see above). Returns the producers of which nothing is known any more.
@@ -282,11 +282,11 @@ class ShardState:
         self.latest_offset = min(self.latest_offset, Offset(offset))
         self.commit_offset = min(self.commit_offset, self.latest_offset)
         if self._lost is not None:
-            self._lost.cut_from(offset)
+            self._lost.truncate_from(offset)
         if self._epochs is not None:
             self._leader_epoch = self.leader_epoch
-            self._epochs.cut_from(offset)
-        return [] if self._producers is None else self._producers.cut_from(offset)
+            self._epochs.truncate_from(offset)
+        return [] if self._producers is None else self._producers.truncate_from(offset)
 
     def note_truncation(self, position: int, offset: int) -> None:
         if (position, offset) not in self.truncations:
@@ -320,7 +320,7 @@ class ShardState:
     def start_at(self, offset: int) -> None:
         """Hold nothing, and go on at `offset`: a replica so far behind that its leader no longer
         has what comes next."""
-        self.cut_from(0)
+        self.truncate_from(0)
         self.floor_offset = max(self.floor_offset, Offset(offset))
         self.commit_offset = self.latest_offset = Offset(offset)
         if self._deleted is not None:

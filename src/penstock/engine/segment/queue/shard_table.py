@@ -13,7 +13,7 @@ from penstock.engine.segment.paths import StorePaths, sums_root
 from penstock.engine.segment.queue.queue_files import OpenFiles, UnitFiles
 from penstock.engine.segment.queue.shard import KIND_NUMBER, ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
-from penstock.engine.segment.queue.time_index import TimeBlocks
+from penstock.engine.segment.queue.time_index import TimeIndex
 from penstock.engine.segment.settings import FileSizes
 from penstock.errors import StoreError, UnknownShardError
 from penstock.record import QueueKind, ShardId
@@ -35,11 +35,13 @@ class ShardTable:
         self._sizes: Final = sizes
         self._open_files: Final = open_files
         self._sealed: Final = sealed
-        self._sums_roots: Final = {kind: f"{paths.sums}/{sums_root(kind)}" for kind in QueueKind}
+        self._checksums_roots: Final = {
+            kind: f"{paths.sums}/{sums_root(kind)}" for kind in QueueKind
+        }
         self._by_shard: dict[ShardId, ShardLog] = {}
         self._by_handle: dict[int, ShardLog] = {}
         self.handles: Final[dict[ShardId, int]] = {}
-        """Where an intake looks shards up."""
+        """Where an append path looks shards up."""
         self._closed: StoreError | None = None
 
     def __iter__(self) -> Iterator[ShardLog]:
@@ -134,7 +136,7 @@ class ShardTable:
             self._log,
             state,
             self.unit_files(shard, state.kind),
-            TimeBlocks(self._open_files.disk, self._paths.times, shard),
+            TimeIndex(self._open_files.disk, self._paths.times, shard),
             self._sealed,
         )
         self._by_shard[shard] = log
@@ -165,7 +167,7 @@ class ShardTable:
             shard,
             kind,
             size,
-            self._sums_roots[kind],
+            self._checksums_roots[kind],
         )
 
     def drain_dirty(self, note: Callable[[ShardLog], object]) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from penstock.engine.segment.queue.shard_state import ShardState
-from penstock.engine.segment.recovery.checksummed_file import Kind, read_whole, unwrap, wrap
+from penstock.engine.segment.recovery.checksummed_file import Kind, frame, read_whole, unframe
 from penstock.errors import CorruptionError
 from penstock.platform.disk import Disk
 from penstock.platform.layout import Field, Layout
@@ -231,13 +231,13 @@ def _pack(bucket: int, members: list[tuple[ShardId, PackableState]]) -> bytes:
         name = _encode_name(shard)
         data = state.to_bytes()
         parts += (STATE_ENTRY.pack(len(name), len(data)), name, data)
-    return wrap(SHARD_STATES, len(members), b"".join(parts))
+    return frame(SHARD_STATES, len(members), b"".join(parts))
 
 
 def _unpack(
     path: str, bucket: int, data: bytes, only: ShardId | None
 ) -> list[tuple[ShardId, ShardState]]:
-    count, body = unwrap(SHARD_STATES, path, data)
+    count, body = unframe(SHARD_STATES, path, data)
     wanted = None if only is None else _encode_name(only)
     try:
         return [

@@ -78,7 +78,7 @@ class _Table(NamedTuple):
         return self.first_block + len(self.values)
 
 
-class TimeBlocks:
+class TimeIndex:
     __slots__ = (
         "_created",
         "_damaged",
@@ -134,7 +134,7 @@ class TimeBlocks:
         if not items:
             return
         assert all(a[0] < b[0] for a, b in pairwise(items)), "blocks are appended in order"
-        self.cut_from(items[0][0])
+        self.truncate_from(items[0][0])
         table = self._load()
         start = table.end_block if table.values else items[0][0]
         new = array("q", [UNKNOWN]) * (items[-1][0] + 1 - start)
@@ -183,7 +183,7 @@ class TimeBlocks:
         """Return the blocks of `[first_block, end_block)` whose maximum is not known."""
         return list(self.candidates(UNKNOWN, first_block, end_block))
 
-    def cut_from(self, block: int) -> None:
+    def truncate_from(self, block: int) -> None:
         """Forget `block` and all after it; nothing of them can come back after a power cut."""
         table = self._load()
         header_lost = self._damaged and not table.values

@@ -67,7 +67,9 @@ def _kafka_offsets(body: memoryview) -> int:
     compacted them, or for a marker of a transaction."""
     if len(body) < KAFKA_BATCH.size:
         raise BadRequestError(f"no Kafka batch: {len(body)} bytes, the head alone has more")
-    with suppress(NotSupportedError):  # of the pure twin, which lacks a codec that others have
+    with suppress(
+        NotSupportedError
+    ):  # of the Python backend, which lacks a codec that the native one has
         core.decode_inner(body, True, 0, 0, 0)
     offsets = at = 0
     while at < len(body):

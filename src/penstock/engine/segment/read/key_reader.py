@@ -33,12 +33,20 @@ from penstock.engine.segment.queue.lookup import (
     queue_name,
 )
 from penstock.engine.segment.read.page_reader import SIZE_UNLIMITED, Page, ReadMetrics
-from penstock.engine.segment.read.raw_reader import RunReader, split_run
+from penstock.engine.segment.read.raw_reader import RawRangeReader, split_raw_range
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.clock import Clock
 from penstock.record import QueueKind, ShardId, StoredRecord
 
-__all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count", "split_run"]
+__all__ = [
+    "KeyLookup",
+    "Page",
+    "Query",
+    "ReadableShard",
+    "ShardReader",
+    "inner_count",
+    "split_raw_range",
+]
 
 _TIME_UNLIMITED: Final = (1 << 63) - 1
 _REBUILDS_MAX: Final = 3
@@ -56,8 +64,8 @@ class KeyLookup(Protocol):
     def lookup(self, text: str, begin_ms: int, end_ms: int, count_max: int) -> Iterator[int]: ...
 
 
-class ShardReader(RunReader):
-    """Reads shards of one store. `heal_queue` and `heal_index` rebuild derived files."""
+class ShardReader(RawRangeReader):
+    """Reads shards of one store. `repair_queue` and `repair_index` rebuild derived files."""
 
     def __init__(
         self,
@@ -65,12 +73,12 @@ class ShardReader(RunReader):
         index: KeyLookup,
         clock: Clock,
         metrics: ReadMetrics,
-        heal_queue: Callable[[ReadableShard], None],
-        heal_index: Callable[[], None],
+        repair_queue: Callable[[ReadableShard], None],
+        repair_index: Callable[[], None],
     ) -> None:
-        super().__init__(files, clock, metrics, heal_queue)
+        super().__init__(files, clock, metrics, repair_queue)
         self._index: Final = index
-        self._heal_index: Final = heal_index
+        self._repair_index: Final = repair_index
         self.batch_keys: BatchLookup | None = None
         """Set when the store has batch shards; without it their keys are found by reading."""
 
@@ -125,7 +133,7 @@ class ShardReader(RunReader):
                 yield from self._lookup(log, key)
                 return
             except CorruptionError:
-                self._heal_index()
+                self._repair_index()
         yield from self._lookup(log, key)
 
     def _lookup(self, log: ReadableShard, key: bytes) -> Iterator[int]:
@@ -160,12 +168,12 @@ class ShardReader(RunReader):
         offset = raw.queue_offset
         if not log.earliest <= offset < log.commit or log.state.is_deleted(offset):
             return False
-        cuts = log.cuts
+        generation = log.truncation_generation
         try:
             return self._position_of(log, offset) == raw.position
         except CorruptionError as error:
-            if not log.was_cut_since(cuts):
-                self._heal_or_raise(log, offset, error)
+            if not log.was_truncated_since(generation):
+                self._repair_or_raise(log, offset, error)
             return self._position_of(log, offset) == raw.position
 
     def _raise_if_own(self, log: ReadableShard, damage: Damage) -> None:

@@ -27,10 +27,10 @@ from penstock.codec.select import core
 from penstock.engine.segment.log.disk_errors import read_error
 from penstock.engine.segment.log.log_files import FileSet
 from penstock.engine.segment.queue.lookup import (
-    Located,
+    LookupResult,
     Query,
     ReadableShard,
-    locate,
+    look_up,
     lost_record,
     queue_name,
 )
@@ -68,24 +68,24 @@ class Page(NamedTuple):
 
 
 class PageReader:
-    """Reads shards of one store by offset. `heal_queue` rebuilds the queue of a shard."""
+    """Reads shards of one store by offset. `repair_queue` rebuilds the queue of a shard."""
 
     def __init__(
         self,
         files: FileSet,
         clock: Clock,
         metrics: ReadMetrics,
-        heal_queue: Callable[[ReadableShard], None],
+        repair_queue: Callable[[ReadableShard], None],
     ) -> None:
         self._files: Final = files
         self._clock: Final = clock
         self._metrics: Final = metrics
-        self._heal_queue: Final = heal_queue
+        self._repair_queue: Final = repair_queue
 
     def read(self, log: ReadableShard, query: Query) -> Page:
         """Return the records that `query` asks for, ascending."""
         self._check(log)
-        cuts = log.cuts
+        generation = log.truncation_generation
         offset = max(query.offset, log.earliest)
         until = min(query.until, log.commit)
         records: list[StoredRecord] = []
@@ -99,10 +99,10 @@ class PageReader:
                 max_size=size_left,
             )
             page, after, size, failure = self._step(log, wanted, now_ms)
-            if not page and log.was_cut_since(cuts):
+            if not page and log.was_truncated_since(generation):
                 if records:
                     break
-                cuts, until = log.cuts, min(query.until, log.commit)
+                generation, until = log.truncation_generation, min(query.until, log.commit)
                 continue
             if records and size > size_left:
                 # The first record of a step comes whatever its size; here it is not the first.
@@ -123,7 +123,7 @@ class PageReader:
         what cannot be taken apart: whoever is handed records has no use for it."""
         offset = query.offset
         while offset < query.until:
-            cuts = log.cuts
+            generation = log.truncation_generation
             try:
                 page = self.read(log, query._replace(offset=offset))
             except UnreadableContentError as error:
@@ -133,7 +133,7 @@ class PageReader:
             if page.records:
                 return page.records
             if page.next_offset <= offset < log.commit:
-                if log.was_cut_since(cuts):
+                if log.was_truncated_since(generation):
                     continue
                 raise lost_record(self._files, log, offset)
             offset = max(page.next_offset, offset + 1)
@@ -145,13 +145,13 @@ class PageReader:
         except OSError as error:
             raise read_error(error, queue_name(log)) from error
         if not good:
-            self._heal_queue(log)
+            self._repair_queue(log)
 
     def _step(
         self, log: ReadableShard, query: Query, now_ms: int
     ) -> tuple[list[StoredRecord], int, int, Failure | None]:
         try:
-            located = locate(self._files, log, query)
+            located = look_up(self._files, log, query)
             if isinstance(located, int):
                 return [], located, 0, None
             buffer = self._buffer(located.base)
@@ -188,7 +188,7 @@ class PageReader:
         """Return where to go on when the record at `query.offset` cannot be read; raise when there
         is no way on."""
         if isinstance(failure, CorruptionError):
-            return self._heal_or_raise(log, query.offset, failure)
+            return self._repair_or_raise(log, query.offset, failure)
         end = failure.next_offset
         is_wanted = query.key is None and query.tag is None
         deleted = log.state.deleted_between(query.offset, end)
@@ -196,20 +196,20 @@ class PageReader:
             raise failure
         return end
 
-    def _heal_or_raise(self, log: ReadableShard, offset: int, error: CorruptionError) -> int:
+    def _repair_or_raise(self, log: ReadableShard, offset: int, error: CorruptionError) -> int:
         """Have the queue rebuilt, once for every damaged offset; return where to go on. The caller
         has made sure that no cut of the shard is all there is to it."""
         if log.earliest > offset:
             return log.earliest  # retention was faster
         self._metrics.damaged_reads.inc()
-        if offset in log.healed or log.state.first_lost(offset, offset + 1) is not None:
+        if offset in log.repaired or log.state.first_lost(offset, offset + 1) is not None:
             raise error
-        self._heal_queue(log)
-        log.healed |= {offset}
+        self._repair_queue(log)
+        log.repaired |= {offset}
         return offset
 
     def _failure(
-        self, log: ReadableShard, located: Located, offset: int, damage: Damage
+        self, log: ReadableShard, located: LookupResult, offset: int, damage: Damage
     ) -> Failure:
         """Tell a damaged record, or a unit that speaks of another one, from a record that is whole
         and only holds something else than messages. The first of the units is that of `offset`."""
@@ -245,7 +245,7 @@ class PageReader:
         """Return the next records as Arrow buffers, and the offset at which to go on."""
         now_ms = self._clock.expiry_ms()
 
-        def read(buffer: memoryview, located: Located, query: Query) -> ColumnPage:
+        def read(buffer: memoryview, located: LookupResult, query: Query) -> ColumnPage:
             return core.read_columns(
                 buffer,
                 located.base,
@@ -270,7 +270,7 @@ class PageReader:
         to go on. A batch that cannot be taken apart has none."""
         now_ms = self._clock.expiry_ms()
 
-        def read(buffer: memoryview, located: Located, query: Query) -> KeyPage:
+        def read(buffer: memoryview, located: LookupResult, query: Query) -> KeyPage:
             return core.read_keys(
                 buffer,
                 located.base,
@@ -294,17 +294,17 @@ class PageReader:
         self,
         log: ReadableShard,
         query: Query,
-        read: Callable[[memoryview, Located, Query], tuple[T, int, int, Damage | None]],
+        read: Callable[[memoryview, LookupResult, Query], tuple[T, int, int, Damage | None]],
     ) -> tuple[T | None, int]:
         """Return what `read` makes of the next units; None: there are none before the offset."""
         self._check(log)
-        cuts = 0  # any: who reads page by page knew `until` before
+        generation = 0  # any: who reads page by page knew `until` before
         while True:
             found, after, failure = self._try_page(log, query, read)
             if failure is None and found is not None:
                 return found, after
-            if log.was_cut_since(cuts):
-                cuts, until = log.cuts, min(query.until, log.commit)
+            if log.was_truncated_since(generation):
+                generation, until = log.truncation_generation, min(query.until, log.commit)
                 if query.offset >= until:
                     return None, query.until
                 query = query._replace(until=until)
@@ -320,10 +320,10 @@ class PageReader:
         self,
         log: ReadableShard,
         query: Query,
-        read: Callable[[memoryview, Located, Query], tuple[T, int, int, Damage | None]],
+        read: Callable[[memoryview, LookupResult, Query], tuple[T, int, int, Damage | None]],
     ) -> tuple[T | None, int, Failure | None]:
         try:
-            located = locate(self._files, log, query)
+            located = look_up(self._files, log, query)
             if isinstance(located, int):
                 return None, located, None
             buffer = self._buffer(located.base)

@@ -23,7 +23,7 @@ _ANY: Final = -1
 _from_bytes: Final = int.from_bytes
 
 
-class QuickReader:
+class PointReader:
     def __init__(self, files: FileSet, index: KeyIndex, clock: Clock) -> None:
         self._files: Final = files
         self._file_size: Final = files.file_size
@@ -44,7 +44,7 @@ class QuickReader:
             if not self._files.holds(position):
                 return None
             return core.read_one(
-                self._files.quick_buffer(base),
+                self._files.point_buffer(base),
                 base,
                 position,
                 _from_bytes(unit[_UNIT_SIZE]),
@@ -72,7 +72,7 @@ class QuickReader:
                 return None
             base = position - position % self._file_size
             record = core.read_one(
-                self._files.quick_buffer(base),
+                self._files.point_buffer(base),
                 base,
                 position,
                 _ANY,

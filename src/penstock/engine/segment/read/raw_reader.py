@@ -12,7 +12,7 @@ from penstock.codec.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, Damage
 from penstock.codec.raw_message import body_of
 from penstock.codec.select import core, native_only
 from penstock.engine.contract import BatchPage, ForeignBatch
-from penstock.engine.segment.queue.lookup import Query, ReadableShard, locate
+from penstock.engine.segment.queue.lookup import Query, ReadableShard, look_up
 from penstock.engine.segment.read.page_reader import PageReader
 from penstock.engine.segment.read.unreadable import unreadable
 from penstock.errors import CorruptionError
@@ -21,13 +21,13 @@ from penstock.record import QueueKind
 _UNITS_PER_FETCH: Final = 1024
 
 
-class RunReader(PageReader):
+class RawRangeReader(PageReader):
     """Reads what lies in the log as it lies there."""
 
     def read_kafka(self, log: ReadableShard, offset: int, until: int, max_size: int) -> BatchPage:
         """Return Kafka batches as they lie in the log, checked; see `BatchPage`."""
         self._check(log)
-        cuts = log.cuts
+        generation = log.truncation_generation
         offset = max(offset, log.earliest)
         parts: list[bytes | memoryview] = []
         size = 0
@@ -35,7 +35,7 @@ class RunReader(PageReader):
         while offset < until and size < max_size:
             query = Query(offset, until, _UNITS_PER_FETCH, max_size - size)
             try:
-                located = locate(self._files, log, query)
+                located = look_up(self._files, log, query)
                 if isinstance(located, int):
                     offset = located
                     continue
@@ -57,10 +57,10 @@ class RunReader(PageReader):
             except CorruptionError as error:
                 if parts:
                     break
-                if log.was_cut_since(cuts):
-                    cuts, until = log.cuts, min(until, log.commit)
+                if log.was_truncated_since(generation):
+                    generation, until = log.truncation_generation, min(until, log.commit)
                 else:
-                    offset = self._heal_or_raise(log, offset, error)
+                    offset = self._repair_or_raise(log, offset, error)
                 continue
             if parts and size + length > max_size:
                 break  # the first batch of a step comes whatever its size
@@ -93,13 +93,13 @@ class RunReader(PageReader):
 
     def read_raw(self, log: ReadableShard, query: Query) -> list[bytes]:
         """Return whole records, or batches, as the log holds them, checked."""
-        return [*split_run(self.read_run(log, query)[0])]
+        return [*split_raw_range(self.read_raw_range(log, query)[0])]
 
-    def read_run(self, log: ReadableShard, query: Query) -> tuple[bytes, int]:
+    def read_raw_range(self, log: ReadableShard, query: Query) -> tuple[bytes, int]:
         """Return whole records, or batches, one behind the other as the log holds them, checked,
         and the offset to go on at; no object is made of any of them."""
         self._check(log)
-        cuts = log.cuts
+        generation = log.truncation_generation
         parts: list[bytes] = []
         size = 0
         offset = max(query.offset, log.earliest)
@@ -109,15 +109,15 @@ class RunReader(PageReader):
             data, after, error = self._copy(
                 log, Query(offset, until, limit - offset, query.max_size - size)
             )
-            if not data and log.was_cut_since(cuts):
+            if not data and log.was_truncated_since(generation):
                 if parts:
                     break
-                cuts, until = log.cuts, min(until, log.commit)
+                generation, until = log.truncation_generation, min(until, log.commit)
                 continue
             if error is not None:
                 if parts:
                     break
-                offset = self._heal_or_raise(log, offset, error)
+                offset = self._repair_or_raise(log, offset, error)
                 continue
             if after == offset or (parts and size + len(data) > query.max_size):
                 break  # the first record of a step comes whatever its size
@@ -134,7 +134,7 @@ class RunReader(PageReader):
         wrong when there are none."""
         offset, until = query.offset, query.until
         try:
-            located = locate(self._files, log, query)
+            located = look_up(self._files, log, query)
             if isinstance(located, int):
                 return b"", located, None
             if not (units := _beginning_before(log.kind, located.units, until)):
@@ -168,7 +168,7 @@ def _beginning_before(kind: QueueKind, units: bytes, until: int) -> bytes:
     return units
 
 
-def split_run(run: bytes) -> Iterator[bytes]:
+def split_raw_range(run: bytes) -> Iterator[bytes]:
     """Yield the records, or batches, that lie one behind the other."""
     at = 0
     while at < len(run):

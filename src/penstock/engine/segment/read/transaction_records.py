@@ -10,33 +10,35 @@ from typing import Final
 
 from penstock.codec.format import NAME_END, TRANSACTION, VALUE_END, Damage
 from penstock.codec.select import core
-from penstock.engine.segment.read.raw_reader import split_run
+from penstock.engine.segment.read.raw_reader import split_raw_range
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import ShardId
 
 _RUN_SIZE: Final = 1 << 20
 
 
-def find_transacted(store: SegmentStore, shard: ShardId, producer_id: int, start: int) -> list[int]:
+def find_transaction_records(
+    store: SegmentStore, shard: ShardId, producer_id: int, start: int
+) -> list[int]:
     """Return the offsets of the live records from `start` on that belong to a transaction of a
     producer, ascending."""
     found: list[int] = []
     offset, until = start, int(store.bounds(shard).commit)
     while offset < until:
-        run, after = store.read_run(shard, offset, max_size=_RUN_SIZE, until=until)
-        found += transacted_in(run, producer_id)
+        run, after = store.read_raw_range(shard, offset, max_size=_RUN_SIZE, until=until)
+        found += transaction_records_in(run, producer_id)
         if after <= offset:
             break
         offset = after
     return found
 
 
-def transacted_in(run: bytes, producer_id: int) -> list[int]:
+def transaction_records_in(run: bytes, producer_id: int) -> list[int]:
     """Return the offsets of such records that lie one behind the other."""
     text = str(producer_id)
     wanted = TRANSACTION.encode() + NAME_END + text.encode() + VALUE_END
     found: list[int] = []
-    for record in split_run(run) if wanted in run else ():
+    for record in split_raw_range(run) if wanted in run else ():
         if wanted not in record:
             continue
         raw = core.decode_raw(record, 0, 0, False)

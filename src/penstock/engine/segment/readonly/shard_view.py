@@ -4,7 +4,7 @@ The bounds of our own shards come from their published states. RocketMQ publishe
 queue ends where its units do (unused bytes are zero), and begins with the first unit whose record
 is still in the log; both are found by bisection when the shard is first used.
 
-Nothing is healed here. A queue file that is missing, short, or not what its checksum says raises
+Nothing is repaired here. A queue file that is missing, short, or not what its checksum says raises
 `CorruptionError` with its name.
 """
 
@@ -20,7 +20,7 @@ from penstock.engine.segment.index.sealed_files import SealedFiles
 from penstock.engine.segment.paths import sums_path
 from penstock.engine.segment.queue.queue_files import UnitFiles
 from penstock.engine.segment.queue.shard_state import ShardState
-from penstock.engine.segment.queue.time_index import TimeBlocks
+from penstock.engine.segment.queue.time_index import TimeIndex
 from penstock.errors import CorruptionError
 from penstock.record import Offset, QueueKind, ShardId
 
@@ -48,13 +48,13 @@ class ShardView:
         shard: ShardId,
         kind: QueueKind,
         units: UnitFiles,
-        times: TimeBlocks,
+        times: TimeIndex,
         sealed: SealedFiles,
         *,
         state: ShardState | None,
         log_start: int,
     ) -> None:
-        self.healed: frozenset[int] = frozenset()
+        self.repaired: frozenset[int] = frozenset()
         self.units: Final = units
         self.times: Final = times
         self._shard: Final = shard
@@ -95,10 +95,10 @@ class ShardView:
         return self.state.commit_offset
 
     @property
-    def cuts(self) -> int:
+    def truncation_generation(self) -> int:
         return 0
 
-    def was_cut_since(self, cuts: int) -> bool:  # noqa: ARG002 - a snapshot is never cut
+    def was_truncated_since(self, generation: int) -> bool:  # noqa: ARG002 - a snapshot is never cut
         return False
 
     def _find_ends(self) -> QueueEnds:

@@ -12,14 +12,14 @@ from typing import Final
 
 from penstock.codec.format import PRE_BLANK, TIME_BLOCK
 from penstock.engine.segment.control.control_records import is_control
-from penstock.engine.segment.index.block_checksums import PageSums
+from penstock.engine.segment.index.block_checksums import BlockChecksums
 from penstock.engine.segment.index.readonly_index import IndexView
 from penstock.engine.segment.index.sealed_files import SealedFiles
 from penstock.engine.segment.log.log_files import FileSet, is_file_name
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.queue.queue_files import OpenFiles, UnitFiles
 from penstock.engine.segment.queue.shard_state import ShardState
-from penstock.engine.segment.queue.time_index import TimeBlocks
+from penstock.engine.segment.queue.time_index import TimeIndex
 from penstock.engine.segment.read.key_reader import Query, ShardReader
 from penstock.engine.segment.readonly.published_states import KnownStates, has_states, read_states
 from penstock.engine.segment.readonly.shard_view import ShardView
@@ -76,7 +76,7 @@ class Snapshot:
             log_start=files.start,
         )
         self.reader: Final = ShardReader(
-            files, self.index, source.clock, source.metrics, _heal_nothing, _heal_no_index
+            files, self.index, source.clock, source.metrics, _repair_nothing, _repair_no_index
         )
         self._source: Final = source
         self._open_files: Final = OpenFiles(disk, source.settings.open_files_max, writable=False)
@@ -149,7 +149,7 @@ class Snapshot:
             shard,
             kind,
             UnitFiles(self._open_files, source.paths.queue_root(kind), shard, kind, size),
-            TimeBlocks(source.disk, source.paths.times, shard),
+            TimeIndex(source.disk, source.paths.times, shard),
             source.sealed,
             state=state,
             log_start=self.files.start,
@@ -176,7 +176,7 @@ class SnapshotSource:
         self.settings: Final = settings
         self.paths: Final = StorePaths(root, settings)
         self.metrics: Final = _Uncounted()
-        self.sums: Final = PageSums(disk, self.paths.sums)
+        self.sums: Final = BlockChecksums(disk, self.paths.sums)
         self.sealed: Final = SealedFiles(disk, self.sums)
         check_is_store(disk, self.paths)
 
@@ -243,9 +243,9 @@ def _first_file(disk: Disk, paths: StorePaths) -> str | None:
     return next((name for name in disk.list(paths.commit_log) if is_file_name(name)), None)
 
 
-def _heal_nothing(_: object) -> None:
-    """A view cannot heal: what is wrong is found again, and raised."""
+def _repair_nothing(_: object) -> None:
+    """A view cannot repair: what is wrong is found again, and raised."""
 
 
-def _heal_no_index() -> None:
+def _repair_no_index() -> None:
     """The index view leaves out what it does not believe, and never asks for this."""

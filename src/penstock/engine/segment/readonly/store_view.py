@@ -12,7 +12,7 @@ as they are.
 The writer goes on meanwhile: it rolls, truncates and removes files, and says so a moment later.
 When something is not where it should be, the view refreshes itself and tries again: once, or, while
 a writer has the store open, for about a second. What is wrong then is damage, and raises
-`CorruptionError`, since a view cannot heal. Every method may be called from any thread.
+`CorruptionError`, since a view cannot repair. Every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class StoreView:
 
         return self._retry(read)
 
-    def read_run(
+    def read_raw_range(
         self, shard: ShardId, offset: int, *, max_size: int, until: int | None = None
     ) -> tuple[bytes, int]:
         """Return whole records (batches, in a batch shard) below `until` one behind the other as
@@ -162,7 +162,7 @@ class StoreView:
         def read(snapshot: Snapshot) -> tuple[bytes, int]:
             log = snapshot.get(shard)
             end = log.commit if until is None else until
-            return snapshot.reader.read_run(log, Query(offset, end, max_size, max_size))
+            return snapshot.reader.read_raw_range(log, Query(offset, end, max_size, max_size))
 
         return self._retry(read)
 

@@ -30,8 +30,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.engine.segment.dispatch.changed_shards import changed_places
-from penstock.engine.segment.index.block_checksums import PageSums
+from penstock.engine.segment.dispatch.changed_shards import changed_indexes
+from penstock.engine.segment.index.block_checksums import BlockChecksums
 from penstock.engine.segment.index.key_index import KeyIndex
 from penstock.engine.segment.log.commit_log import CommitLog
 from penstock.engine.segment.log.disk_errors import is_full
@@ -104,14 +104,14 @@ class Checkpointer:
         log: CommitLog,
         table: ShardTable,
         index: KeyIndex,
-        sums: PageSums,
+        sums: BlockChecksums,
     ) -> None:
         self._disk: Final = disk
         self._paths: Final = paths
         self._log: Final = log
         self._table: Final = table
         self._index: Final = index
-        self._sums: Final = sums
+        self._checksums: Final = sums
         self._states: Final = StateFiles(disk, paths.shards, paths.copies)
         self._live: Final = StateFiles(disk, paths.live)
         self._reserve: Final = Reserve(disk, paths.reserve)
@@ -190,7 +190,7 @@ class Checkpointer:
         self._table.drain_dirty(self.touch)
 
     def _take_unsaved(self, ends: bytes) -> set[ShardId]:
-        moved = map(self._table.find_handle, changed_places(self._saved_ends, ends))
+        moved = map(self._table.find_handle, changed_indexes(self._saved_ends, ends))
         shards = {log.shard for log in moved if log is not None}
         with self._noting:
             dirty, self._unsaved = self._unsaved | shards, set()
@@ -299,7 +299,7 @@ class Checkpointer:
                 )
                 for path in paths
             }
-            self._sums.seal_together(files)
+            self._checksums.seal_together(files)
         for path in paths:
             log.units.note_sealed(path)
 

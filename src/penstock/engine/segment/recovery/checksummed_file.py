@@ -20,7 +20,7 @@ from penstock.errors import CorruptionError, NotSupportedError
 from penstock.platform.disk import Disk
 from penstock.platform.layout import Field, Layout
 
-SIDECAR_HEADER: Final = Layout(
+FRAME_HEADER: Final = Layout(
     "sidecar file header",
     Field("magic", "8 bytes", "the kind of file"),
     Field("version", "u32", "of this kind of file"),
@@ -28,13 +28,13 @@ SIDECAR_HEADER: Final = Layout(
     Field("body_size", "u64", "bytes between this header and the checksum"),
     size=24,
 )
-SIDECAR_CHECKSUM: Final = Layout(
+FRAME_CHECKSUM: Final = Layout(
     "sidecar file checksum",
     Field("checksum", "u32", "CRC-32 of every byte before it"),
     size=4,
 )
 
-_FRAME_SIZE: Final = SIDECAR_HEADER.size + SIDECAR_CHECKSUM.size
+_FRAME_SIZE: Final = FRAME_HEADER.size + FRAME_CHECKSUM.size
 
 
 class Kind(NamedTuple):
@@ -44,35 +44,35 @@ class Kind(NamedTuple):
     version: int
 
 
-def wrap(kind: Kind, count: int, body: bytes) -> bytes:
+def frame(kind: Kind, count: int, body: bytes) -> bytes:
     """Return the whole file."""
-    header = SIDECAR_HEADER.pack(kind.magic, kind.version, count, len(body))
+    header = FRAME_HEADER.pack(kind.magic, kind.version, count, len(body))
     checksum = zlib.crc32(body, zlib.crc32(header))
-    return b"".join((header, body, SIDECAR_CHECKSUM.pack(checksum)))
+    return b"".join((header, body, FRAME_CHECKSUM.pack(checksum)))
 
 
-def unwrap(kind: Kind, path: str, data: bytes) -> tuple[int, memoryview]:
+def unframe(kind: Kind, path: str, data: bytes) -> tuple[int, memoryview]:
     """Return the count and the body of a file that was read whole.
 
     Raises CorruptionError, or NotSupportedError when an undamaged file has a newer version.
     """
     if len(data) < _FRAME_SIZE:
         raise CorruptionError(path, position=len(data), reason="cut short")
-    magic, version, count, body_size = SIDECAR_HEADER.unpack_from(data)
+    magic, version, count, body_size = FRAME_HEADER.unpack_from(data)
     if magic != kind.magic:
         reason = f"magic is {magic!r}, expected {kind.magic!r}"
         raise CorruptionError(path, position=0, reason=reason)
-    end = len(data) - SIDECAR_CHECKSUM.size
+    end = len(data) - FRAME_CHECKSUM.size
     view = memoryview(data)
-    (checksum,) = SIDECAR_CHECKSUM.unpack_from(data, end)
+    (checksum,) = FRAME_CHECKSUM.unpack_from(data, end)
     if zlib.crc32(view[:end]) != checksum:
         raise CorruptionError(path, position=end, reason="checksum does not match")
     if version != kind.version:
         raise NotSupportedError(f"{path}: version {version} needs a newer release of Penstock")
-    if body_size != end - SIDECAR_HEADER.size:
-        at = SIDECAR_HEADER.position_of("body_size")
+    if body_size != end - FRAME_HEADER.size:
+        at = FRAME_HEADER.position_of("body_size")
         raise CorruptionError(path, position=at, reason="size does not match")
-    return count, view[SIDECAR_HEADER.size : end]
+    return count, view[FRAME_HEADER.size : end]
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:

@@ -111,10 +111,10 @@ def saved_in_hole(buffer: memoryview, base: int, position: int) -> RawRecord | N
     saved = bytes(buffer[index + HOLE.size : index + HOLE.size + size])
     if magic != MAGIC_BLANK or mark != HOLE_MARK or zlib.crc32(saved) != checksum:
         return None
-    return cut_record(saved, position, len(buffer) - index)
+    return torn_record(saved, position, len(buffer) - index)
 
 
-def cut_record(left: bytes, position: int, size_max: int) -> RawRecord | None:
+def torn_record(left: bytes, position: int, size_max: int) -> RawRecord | None:
     """Return the record at `position` of which only the first bytes are left, if they tell enough
     of it."""
     size = int.from_bytes(left[:4], "big")

@@ -22,10 +22,10 @@ _FILES_MAX: Final = 64
 
 def sums_of_small_files(disk: Disk, paths: StorePaths) -> dict[str, int]:
     """Return the checksum of each small file, by its path in the store's directory."""
-    return dict(_sums(disk, paths))
+    return dict(_checksums(disk, paths))
 
 
-def _sums(disk: Disk, paths: StorePaths) -> Iterator[tuple[str, int]]:
+def _checksums(disk: Disk, paths: StorePaths) -> Iterator[tuple[str, int]]:
     for name in small_files(disk, paths):
         data = read_whole(disk, f"{paths.root}/{name}")
         if data is not None and len(data) <= _SIZE_MAX:

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from penstock.codec.codes import (
-    REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_NO_INDEX_ROOM,
+    REPLAY_TRUNCATE_BATCH_QUEUE,
 )
 from penstock.codec.format import BATCH_UNIT, CONTROL_SUFFIX, PRE_BLANK, TIME_BLOCK, Damage
 from penstock.codec.select import Appender, core
@@ -58,7 +58,7 @@ class _Builder(ABC):
         self._files: Final = files
         self._shard: Final = shard
         self._appender: Final[Appender] = core.Appender(_HOST, _HOST, _RECORD_SIZE_MAX)
-        self._cuts: Final = sorted(shard.state.truncations)
+        self._truncations: Final = sorted(shard.state.truncations)
 
     def run(self, end: int, stop: int) -> None:
         """Write units below number `stop` from the log below `end`."""
@@ -71,15 +71,15 @@ class _Builder(ABC):
     def _step(self, position: int, end: int) -> int:
         base = self._files.base_of(position)
         limit = min(end, base + self._files.file_size)
-        while self._cuts and self._cuts[0][0] <= position:
-            self._cut_at(self._cuts.pop(0)[1])
-        if self._cuts:
-            limit = min(limit, self._cuts[0][0])
+        while self._truncations and self._truncations[0][0] <= position:
+            self._truncate_at(self._truncations.pop(0)[1])
+        if self._truncations:
+            limit = min(limit, self._truncations[0][0])
         buffer = self._files.buffer(base)
         after, _, status, damage, specials = self._appender.replay(
             buffer, base, position, limit, False, CONTROL_SUFFIX, False, self._files.strict
         )
-        if status == REPLAY_CUT_BATCH_QUEUE:
+        if status == REPLAY_TRUNCATE_BATCH_QUEUE:
             raw = core.decode_raw(buffer, base, specials[-1][0], True)
             assert not isinstance(raw, Damage), "the replay has just read it"
             self._cut_batch(specials[-1][1], raw.queue_offset)
@@ -88,17 +88,17 @@ class _Builder(ABC):
             return _behind(self._files, base, after, damage, limit)
         return after
 
-    def _cut_at(self, offset: int) -> None:
+    def _truncate_at(self, offset: int) -> None:
         handle = self._handle()
         if handle >= 0 and self._appender.next_offset(handle) > offset:
-            self._cut(handle, offset)
+            self._truncate(handle, offset)
 
     def _cut_batch(self, handle: int, offset: int) -> None:
         if handle == self._handle():
-            self._cut(handle, offset)
+            self._truncate(handle, offset)
         else:
             # Another shard's units are thrown away anyway.
-            self._appender.cut_queue(handle, offset, self._appender.next_unit(handle))
+            self._appender.truncate_queue(handle, offset, self._appender.next_unit(handle))
 
     def _handle(self) -> int:
         for handle, topic, partition, _, _, _ in self._appender.queues():
@@ -115,7 +115,7 @@ class _Builder(ABC):
             self._appender.drop_units(handle, self._appender.next_unit(handle))
 
     @abstractmethod
-    def _cut(self, handle: int, offset: int) -> None:
+    def _truncate(self, handle: int, offset: int) -> None:
         """Drop the units from `offset` on."""
 
     @abstractmethod
@@ -130,10 +130,10 @@ class _SimpleBuilder(_Builder):
     _next = 0
     _begun = False
 
-    def _cut(self, handle: int, offset: int) -> None:
-        self._appender.cut_queue(handle, offset, offset)
+    def _truncate(self, handle: int, offset: int) -> None:
+        self._appender.truncate_queue(handle, offset, offset)
         self._shard.units.cut(offset)
-        self._shard.times.cut_from(offset // TIME_BLOCK)
+        self._shard.times.truncate_from(offset // TIME_BLOCK)
         self._next = min(self._next, offset)
 
     def _take(self, first: int, units: bytes, stop: int) -> None:
@@ -164,11 +164,11 @@ class _BatchBuilder(_Builder):
         super().__init__(files, shard)
         self._units: list[bytes] = []
 
-    def _cut(self, handle: int, offset: int) -> None:
+    def _truncate(self, handle: int, offset: int) -> None:
         self._take(*self._appender.peek_units(handle), 0)
         self._appender.drop_units(handle, self._appender.next_unit(handle))
         self._units = [unit for unit in self._units if _base_offset(unit) < offset]
-        self._appender.cut_queue(handle, offset, len(self._units))
+        self._appender.truncate_queue(handle, offset, len(self._units))
 
     def _take(self, first: int, units: bytes, stop: int) -> None:  # noqa: ARG002 - see `_finish`
         size = BATCH_UNIT.size
@@ -216,7 +216,7 @@ def rebuild_index(
             scratch.drop_units(handle, scratch.next_unit(handle))
         if status == REPLAY_NO_INDEX_ROOM:
             index.add_file(scratch, now_ms)
-        elif status == REPLAY_CUT_BATCH_QUEUE:
+        elif status == REPLAY_TRUNCATE_BATCH_QUEUE:
             _cut_anyhow(scratch, buffer, base, *specials[-1])
         elif status == REPLAY_DAMAGE or after < stop:
             found = _behind(files, base, after, damage, stop)
@@ -234,7 +234,7 @@ def _cut_anyhow(
     """Make way for a record in a queue of which nobody wants the units."""
     raw = core.decode_raw(buffer, base, position, True)
     assert not isinstance(raw, Damage), "the replay has just read it"
-    scratch.cut_queue(handle, raw.queue_offset, scratch.next_unit(handle))
+    scratch.truncate_queue(handle, raw.queue_offset, scratch.next_unit(handle))
 
 
 def _note_lost(shards: Iterable[ShardLog], start: int, stop: int) -> Iterator[ShardLog]:

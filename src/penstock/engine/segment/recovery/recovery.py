@@ -25,10 +25,10 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from penstock.codec.codes import (
-    REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_DONE,
     REPLAY_NO_INDEX_ROOM,
+    REPLAY_TRUNCATE_BATCH_QUEUE,
 )
 from penstock.codec.envelope import leader_epoch_of
 from penstock.codec.format import (
@@ -48,7 +48,12 @@ from penstock.engine.segment.control.control_records import (
     decode,
     is_control,
 )
-from penstock.engine.segment.control.shard_catalog import JOURNAL, CutShard, DropShard, decode_line
+from penstock.engine.segment.control.shard_catalog import (
+    CATALOG,
+    DropEntry,
+    TruncateEntry,
+    decode_entry,
+)
 from penstock.engine.segment.log.commit_log import CommitLog
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
@@ -137,7 +142,7 @@ class Replay:
         self.latest: Final = {shard: int(state.latest_offset) for shard, state in states.items()}
         self.touched: Final[set[ShardId]] = set()
         """Shards of which the replay changed the queue or the state."""
-        self._cuts: list[tuple[int, ShardId, int]] = []
+        self._truncations: list[tuple[int, ShardId, int]] = []
         self._folded: dict[ShardId, int] = {}
         self.nameless: Final[list[Nameless]] = []
         """Damage that does not tell whose records it hit."""
@@ -152,7 +157,7 @@ class Replay:
         report = self.report
         report.from_position = start
         # What was cut before the checkpoint is cut in the states already.
-        self._cuts = sorted(
+        self._truncations = sorted(
             (position, shard, offset)
             for shard, state in self._states.items()
             for position, offset in state.truncations
@@ -160,7 +165,7 @@ class Replay:
         )
         position = start
         while position < self._files.stop:
-            self._cut_shards(position)
+            self._truncate_shards(position)
             after, ended = self._step(position)
             report.bytes_scanned += after - position
             if progress is not None:
@@ -170,27 +175,27 @@ class Replay:
             self._table.drain_dirty(lambda log: self.touched.add(log.shard))
             if ended:
                 break
-        self._cut_shards(position)
+        self._truncate_shards(position)
         if position < self._durable:
             self._report_damage(Damage(position, "the log was on the device beyond this"))
         report.end_position = position
         return position
 
-    def _cut_shards(self, position: int) -> None:
+    def _truncate_shards(self, position: int) -> None:
         """Repeat the truncations of shards that happened when the log ended here."""
-        while self._cuts and self._cuts[0][0] <= position:
-            cut_position, shard, offset = self._cuts.pop(0)
+        while self._truncations and self._truncations[0][0] <= position:
+            truncated_at, shard, offset = self._truncations.pop(0)
             self.latest[shard] = min(self.latest.get(shard, 0), offset)
             log = self._table.find(shard)
             if log is not None and log.next_offset > offset:
-                log.cut(offset, with_state=cut_position > log.state.folded_until)
+                log.cut(offset, with_state=truncated_at > log.state.folded_until)
                 self.touched.add(shard)
 
     def _step(self, position: int) -> tuple[int, bool]:
         """Replay up to the end of a file; return where to go on, and whether the log ended."""
         base = self._files.base_of(position)
         file_end = base + self._files.file_size
-        stop = min([file_end, *(cut for cut, _, _ in self._cuts[:1] if cut > position)])
+        stop = min([file_end, *(cut for cut, _, _ in self._truncations[:1] if cut > position)])
         buffer = self._files.buffer(base)
         after, status, damage = self._replay(buffer, base, position, stop, groups=True)
         if status == REPLAY_NO_INDEX_ROOM:
@@ -212,7 +217,7 @@ class Replay:
         )
         self.report.records_scanned += records
         self._table.adopt(self._states)
-        cut = specials.pop() if status == REPLAY_CUT_BATCH_QUEUE else None
+        cut = specials.pop() if status == REPLAY_TRUNCATE_BATCH_QUEUE else None
         for special, handle in specials:
             self._fold(buffer, base, special, handle)
         if cut is not None:
@@ -324,7 +329,7 @@ class Replay:
         if isinstance(raw, Damage):
             return
         log = self._table.by_handle(handle)
-        if log.shard == JOURNAL:
+        if log.shard == CATALOG:
             self._fold_line(raw)
         elif is_control(log.shard):
             self._fold_command(data_shard(log.shard), raw)
@@ -335,21 +340,21 @@ class Replay:
         self.touched.add(log.shard)
         if raw.queue_offset < self._folded.get(log.shard, 0):
             # The shard was cut here, and the crash came before anybody could note that.
-            log.state.cut_from(raw.queue_offset)
+            log.state.truncate_from(raw.queue_offset)
         self._folded[log.shard] = raw.queue_offset + 1
         fold(log, raw)
 
     def _fold_line(self, raw: RawRecord) -> None:
         try:
-            line = decode_line(raw.body)
+            line = decode_entry(raw.body)
         except RequestError as error:
             _log.error("journal_line_ignored", position=raw.position, error=str(error))
             return
-        if isinstance(line, DropShard):
+        if isinstance(line, DropEntry):
             self._drop(line.shard, raw)
             self._drop(control_shard(line.shard), raw)
             return
-        if isinstance(line, CutShard):
+        if isinstance(line, TruncateEntry):
             self._cut_again(line, raw)
             return
         found = self._table.find(line.shard)
@@ -390,7 +395,7 @@ class Replay:
         self._folded.pop(shard, None)
         self.touched.add(shard)
 
-    def _cut_again(self, line: CutShard, raw: RawRecord) -> None:
+    def _cut_again(self, line: TruncateEntry, raw: RawRecord) -> None:
         """Cut a shard as it was cut here. Its queue may hold records already that came behind this
         line: the first of them has replaced all from its offset on."""
         shard, offset = line.shard, line.offset
@@ -399,7 +404,7 @@ class Replay:
         if state is None or raw.position < state.folded_until:
             return
         state.note_truncation(raw.position + raw.size, offset)
-        state.cut_from(offset)
+        state.truncate_from(offset)
         self.latest[shard] = min(self.latest.get(shard, 0), offset)
         self.touched.add(shard)
         if log is None:

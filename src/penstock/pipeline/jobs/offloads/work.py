@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from penstock.codec.deleted_ranges import coalesce
 from penstock.codec.format import RawRecord
 from penstock.codec.select import core
-from penstock.engine.segment import Bounds, ShardState, StoreView, inner_count, split_run
+from penstock.engine.segment import Bounds, ShardState, StoreView, inner_count, split_raw_range
 from penstock.errors import StoreError
 from penstock.record import Offset, QueueKind, ShardId
 from penstock.tiered.chunk.manifest import Manifest
@@ -120,8 +120,10 @@ class _BoundedLog:
     def state(self, shard: ShardId) -> ShardState:
         return self._view.state(shard)
 
-    def read_run(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
-        run, after = self._view.read_run(shard, offset, max_size=max_size, until=self._task.end)
+    def read_raw_range(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
+        run, after = self._view.read_raw_range(
+            shard, offset, max_size=max_size, until=self._task.end
+        )
         run = without_aborted(run, self._task.aborted)
         self.first = offset if self.first is None else self.first
         self.rows += self._count(run)
@@ -132,7 +134,7 @@ class _BoundedLog:
         if self._task.kind is QueueKind.SIMPLE:
             return _records_in(run)
         found = 0
-        for message in split_run(run):
+        for message in split_raw_range(run):
             raw = core.decode_raw(message, 0, 0, False)
             assert isinstance(raw, RawRecord), "the view has checked it"
             found += inner_count(raw)

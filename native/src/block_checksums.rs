@@ -16,7 +16,7 @@ use crate::bytes::View;
 use crate::codec::maybe_detached;
 use crate::errors::Refusal;
 
-/// What is read at once: a system call takes as long as copying 30 KB, and what was read is summed
+/// What is read in one call: a system call takes as long as copying 30 KB, and what was read is summed
 /// while it is in the cache that the processors share.
 pub const READ_SIZE: usize = 1 << 20;
 pub const SUM_SIZE: usize = 4;
@@ -65,7 +65,7 @@ fn read_and_sum(
 }
 
 #[pyfunction]
-pub fn block_sums<'py>(
+pub fn block_checksums<'py>(
     py: Python<'py>,
     data: &Bound<'py, PyAny>,
     block_size: usize,

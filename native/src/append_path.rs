@@ -1,7 +1,7 @@
 //! The way in for records that need nothing but the appender: one call from shard to offset.
 //!
-//! A writer that finds the log free appends at once, attached to the interpreter; otherwise it
-//! waits and appends without it, so that nobody ever holds the log while waiting for the
+//! A writer that finds the log free appends immediately, attached to the interpreter; otherwise it
+//! waits and appends without it, so that no thread ever holds the log while waiting for the
 //! interpreter. Whatever needs more than the appender (a sealed shard, a full file) is left to
 //! Python: the answer is then negative, and nothing was written. For single records, the most
 //! frequent of all calls, Python is asked from here: one frame less for those who need it not.
@@ -14,19 +14,19 @@ use pyo3::types::PyDict;
 use crate::appender::{Appender, ATTACHED_SIZE_MAX};
 use crate::errors::Refusal;
 use crate::extract::{int64, take_record, Many};
+use crate::group_commit::GroupCommit;
 use crate::message::Message;
-use crate::state::{State, BUSY, NOT_TAKING, TOO_LARGE, UNKNOWN_SHARD};
-use crate::sync_turns::SyncTurns;
+use crate::state::{State, BUSY, NOT_ADMITTED, TOO_LARGE, UNKNOWN_SHARD};
 use crate::write_lock::WriteLock;
 
 /// What is copied while an event loop waits.
 const AT_ONCE_SIZE_MAX: usize = 64 << 10;
 
 #[pyclass(frozen, module = "penstock._native")]
-pub struct Intake {
+pub struct AppendPath {
     appender: Py<Appender>,
     lock: Py<WriteLock>,
-    turns: Py<SyncTurns>,
+    group_commit: Py<GroupCommit>,
     sync: Py<PyAny>,
     handles: Py<PyDict>,
     now: Option<Py<PyAny>>,
@@ -37,7 +37,7 @@ pub struct Intake {
 /// The offset, or why there is none, and the position up to which to wait for the device.
 type Taken = Result<(i64, Option<i64>), Refusal>;
 
-impl Intake {
+impl AppendPath {
     fn handle(&self, shard: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
         match self.handles.bind(shard.py()).get_item(shard)? {
             Some(handle) => int64(&handle, "handle").map(Some),
@@ -53,7 +53,7 @@ impl Intake {
     }
 
     #[inline]
-    fn put_one(
+    fn append_one(
         &self,
         py: Python<'_>,
         shard: &Bound<'_, PyAny>,
@@ -70,8 +70,8 @@ impl Intake {
             return Ok(TOO_LARGE);
         }
         let append = |state: &mut State| {
-            if at_once && state.queue(handle)?.gate.is_sync {
-                return Ok((NOT_TAKING, None));
+            if at_once && state.queue(handle)?.admission.is_sync {
+                return Ok((NOT_ADMITTED, None));
             }
             state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
         };
@@ -81,7 +81,7 @@ impl Intake {
         self.take(py, message.payload_size(), append)
     }
 
-    /// Append if nobody else does.
+    /// Append if no other thread does.
     fn take_at_once(
         &self,
         py: Python<'_>,
@@ -93,7 +93,7 @@ impl Intake {
         }
     }
 
-    /// Append if nobody has the lock, without taking it: who takes it meanwhile has to wait for the
+    /// Append if the lock is free, without taking it: who takes it meanwhile has to wait for the
     /// mutex before it sees anything of the log, and so finds this append done.
     #[inline]
     fn try_alone<R>(&self, work: impl FnOnce(&mut State) -> R) -> PyResult<Option<R>> {
@@ -128,20 +128,20 @@ impl Intake {
         };
         let (offset, position) = done.map_err(|refusal| refusal.raise(py))?;
         if let Some(position) = position {
-            self.turns.get().wait_for(position, self.sync.bind(py))?;
+            self.group_commit.get().wait_for(position, self.sync.bind(py))?;
         }
         Ok(offset)
     }
 }
 
 #[pymethods]
-impl Intake {
+impl AppendPath {
     #[new]
     #[allow(clippy::too_many_arguments)]
     fn new(
         appender: Py<Appender>,
         lock: Py<WriteLock>,
-        turns: Py<SyncTurns>,
+        group_commit: Py<GroupCommit>,
         sync: Py<PyAny>,
         handles: Py<PyDict>,
         now: Option<Py<PyAny>>,
@@ -149,36 +149,36 @@ impl Intake {
         otherwise: Py<PyAny>,
     ) -> Self {
         let patience = Duration::try_from_secs_f64(patience_s.max(0.0)).unwrap_or(Duration::MAX);
-        Self { appender, lock, turns, sync, handles, now, patience, otherwise }
+        Self { appender, lock, group_commit, sync, handles, now, patience, otherwise }
     }
 
     #[pyo3(signature = (shard, record, size_max=None))]
-    fn put(
+    fn append(
         &self,
         py: Python<'_>,
         shard: &Bound<'_, PyAny>,
         record: &Bound<'_, PyAny>,
         size_max: Option<usize>,
     ) -> PyResult<i64> {
-        let offset = self.put_one(py, shard, record, size_max, false)?;
+        let offset = self.append_one(py, shard, record, size_max, false)?;
         if offset >= 0 {
             return Ok(offset);
         }
         self.otherwise.bind(py).call1((shard, record, size_max, offset))?.extract()
     }
 
-    fn put_at_once(
+    fn append_at_once(
         &self,
         py: Python<'_>,
         shard: &Bound<'_, PyAny>,
         record: &Bound<'_, PyAny>,
         size_max: usize,
     ) -> PyResult<i64> {
-        self.put_one(py, shard, record, Some(size_max.min(AT_ONCE_SIZE_MAX)), true)
+        self.append_one(py, shard, record, Some(size_max.min(AT_ONCE_SIZE_MAX)), true)
     }
 
     #[pyo3(signature = (shard, records, size_max=None))]
-    fn put_many(
+    fn append_many(
         &self,
         py: Python<'_>,
         shard: &Bound<'_, PyAny>,
@@ -214,11 +214,11 @@ impl State {
         append: impl FnOnce(&mut Self, crate::append::Stamp) -> Result<i64, Refusal>,
     ) -> Taken {
         let is_accepting = self.is_accepting;
-        let gate = self.queue(handle)?.gate;
-        if !is_accepting || !gate.is_open {
-            return Ok((NOT_TAKING, None));
+        let admission = self.queue(handle)?.admission;
+        if !is_accepting || !admission.is_open {
+            return Ok((NOT_ADMITTED, None));
         }
-        let offset = append(self, crate::append::Stamp { now_ms, epoch: gate.epoch })?;
-        Ok((offset, (gate.is_sync && offset >= 0).then_some(self.end)))
+        let offset = append(self, crate::append::Stamp { now_ms, epoch: admission.epoch })?;
+        Ok((offset, (admission.is_sync && offset >= 0).then_some(self.end)))
     }
 }

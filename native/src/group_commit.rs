@@ -1,24 +1,24 @@
-//! Who syncs the log when several writers wait for the device: one for all.
+//! Group commit: one writer syncs the log for all writers that wait for the device.
 //!
 //!     writer A ──▶ leads: syncs what is there ──▶ done
 //!     writer B ──────▶ waits ····················▶ leads: syncs for B, C and D ──▶ done
 //!     writers C, D ─────────▶ wait ·················································▶ done
 //!
-//! Writers wait without the interpreter. Who ends a turn hands the next one to the writer that has
-//! waited longest, and lets those go that it covered: the first of them at once, which lets the
-//! next one go as soon as it runs, and so on. All at once would only queue up for the interpreter,
-//! at the price of one more change of threads each; one that first waits for the interpreter
-//! would leave the next processor idle meanwhile.
+//! Writers wait without the interpreter. The leader of a sync hands the lead to the writer that has
+//! waited longest, and wakes the first of the writers that the sync covered; each of these wakes the
+//! next one as soon as it runs. If the leader woke all of them, they would queue up for the
+//! interpreter, at the price of one more context switch each; if each waited for the interpreter
+//! first, the next processor would be idle meanwhile.
 //!
 //! A log whose file has a descriptor of the operating system is synced right here: from one sync to
-//! the next nobody needs the interpreter, for which the writers that were let go compete. All else
-//! (much at once, a log that went on in another file, a test's disk, a log that failed) is left to
-//! `sync`.
+//! the next, no thread needs the interpreter, for which the woken writers compete. Everything else
+//! (a large amount of data, a log that continues in another file, a disk of a test, a log that
+//! failed) is left to `sync`.
 //!
-//! As soon as somebody waits at the end of such a turn, a thread of its own (`sync_thread`) has the
-//! next turns, until nobody waits: it is there already when a sync ends, whereas a writer has to be
-//! woken to lead, then keeps a processor from the others, and all the others from itself when the
-//! device answers. A writer that is alone syncs by itself: to ask another thread would cost more.
+//! When a writer waits at the end of such a sync, a dedicated thread (`sync_thread`) leads the next
+//! syncs until no writer waits: it is ready when a sync ends, whereas a writer has to be woken to
+//! lead, and then competes with the other writers for a processor when the device answers. A writer
+//! that is alone syncs by itself: to ask another thread would cost more.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind};
@@ -40,9 +40,9 @@ const LEADS: u8 = 2;
 /// More than this (a large batch, or many) is left to Python, which prepares the pages for it.
 const SYNCED_SIZE_MAX: i64 = 1 << 20;
 
-/// While turn follows turn, Python hears of them this often: a call for each would take, by estimate,
+/// How often a sequence of syncs is reported to Python: a call for each sync would take, by estimate,
 /// a fifth of the interpreter's time.
-const TOLD_EVERY: Duration = Duration::from_millis(2);
+const REPORT_INTERVAL: Duration = Duration::from_millis(2);
 
 struct Waiter {
     position: i64,
@@ -69,37 +69,38 @@ impl Waiter {
 }
 
 #[derive(Default)]
-struct Turns {
+struct CommitQueue {
     is_led: bool,
     waiting: VecDeque<Arc<Waiter>>,
-    /// Covered, to be let go one after the other.
+    /// Covered by a sync; each wakes the next one.
     covered: VecDeque<Arc<Waiter>>,
-    untold: Untold,
-    /// What the device said to the thread that syncs, for the writer that has the turn now.
+    unreported: Unreported,
+    /// The error of the thread that syncs, for the writer that leads now.
     failure: Option<Error>,
 }
 
-impl Turns {
-    /// What Python is to hear now: everything when nobody else will come to tell it.
-    fn take_due(&mut self) -> Option<Untold> {
-        let untold = &self.untold;
+impl CommitQueue {
+    /// What is to be reported to Python now: everything when no other thread will report it.
+    fn take_due(&mut self) -> Option<Unreported> {
+        let unreported = &self.unreported;
         let is_last = !self.is_led && self.covered.is_empty();
-        let is_due = is_last || untold.since.is_some_and(|since| since.elapsed() >= TOLD_EVERY);
-        (is_due && !untold.seconds.is_empty()).then(|| std::mem::take(&mut self.untold))
+        let is_due =
+            is_last || unreported.since.is_some_and(|since| since.elapsed() >= REPORT_INTERVAL);
+        (is_due && !unreported.seconds.is_empty()).then(|| std::mem::take(&mut self.unreported))
     }
 }
 
-/// Syncs that Python has not heard of: how far, the newest timestamp there, how long each took.
+/// Syncs not yet reported to Python: how far, the newest timestamp there, how long each took.
 #[derive(Default)]
-struct Untold {
+struct Unreported {
     position: i64,
     store_ms: i64,
     seconds: Vec<f64>,
     since: Option<Instant>,
 }
 
-/// Who is told about native syncs.
-struct Hearers {
+/// Called after native syncs.
+struct Callbacks {
     synced: Py<PyAny>,
     failed: Py<PyAny>,
 }
@@ -107,7 +108,7 @@ struct Hearers {
 /// What writers share with the thread that syncs for them.
 pub struct Shared {
     durable: AtomicI64,
-    turns: Mutex<Turns>,
+    queue: Mutex<CommitQueue>,
     /// Whose log is synced here.
     appender: OnceLock<Py<Appender>>,
     /// None inside: there could be none.
@@ -116,12 +117,12 @@ pub struct Shared {
 }
 
 #[pyclass(frozen, module = "penstock._native")]
-pub struct SyncTurns {
+pub struct GroupCommit {
     shared: Arc<Shared>,
-    hearers: OnceLock<Hearers>,
+    callbacks: OnceLock<Callbacks>,
 }
 
-impl Drop for SyncTurns {
+impl Drop for GroupCommit {
     fn drop(&mut self) {
         if let Some(Some(thread)) = self.shared.thread.get() {
             thread.end();
@@ -129,15 +130,15 @@ impl Drop for SyncTurns {
     }
 }
 
-/// What became of a turn.
-enum Turn {
-    /// Another one's sync was far enough.
+/// How a sync ended.
+enum SyncOutcome {
+    /// The sync of another writer was far enough.
     Covered,
-    /// The log was synced; the turn is over.
+    /// The log was synced; the lead is passed on.
     Synced { has_next: bool },
-    /// The device said no; the turn is not over.
+    /// The device failed; the caller still leads.
     Failed(Error),
-    /// The sync is left to Python; the turn is not over.
+    /// The sync is left to Python; the caller still leads.
     ByPython,
 }
 
@@ -148,58 +149,58 @@ enum Place {
 }
 
 impl Shared {
-    /// Nobody waits for anything while holding this.
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A thread that holds this lock waits for nothing.
+    fn queue(&self) -> MutexGuard<'_, CommitQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn enter(&self, position: i64) -> Place {
-        let mut turns = self.turns();
+        let mut queue = self.queue();
         if self.durable.load(Ordering::Acquire) >= position {
             return Place::Covered;
         }
-        if !turns.is_led {
-            turns.is_led = true;
+        if !queue.is_led {
+            queue.is_led = true;
             return Place::Leads;
         }
         let waiter = Waiter { position, thread: current(), signal: AtomicU8::new(WAITS) };
         let waiter = Arc::new(waiter);
-        turns.waiting.push_back(Arc::clone(&waiter));
+        queue.waiting.push_back(Arc::clone(&waiter));
         Place::Waits(waiter)
     }
 
-    /// End a turn that was left to Python, however it went: who has waited longest is next.
+    /// End a sync that was left to Python, whatever its result: the longest waiter leads next.
     fn finish(&self, durable: Option<i64>) {
         if let Some(durable) = durable {
             self.durable.fetch_max(durable, Ordering::AcqRel);
         }
-        let mut turns = self.turns();
-        turns.cover(self.durable.load(Ordering::Acquire));
-        let leader = turns.waiting.pop_front();
-        turns.is_led = leader.is_some();
-        let first = turns.covered.pop_front();
-        drop(turns);
+        let mut queue = self.queue();
+        queue.cover(self.durable.load(Ordering::Acquire));
+        let leader = queue.waiting.pop_front();
+        queue.is_led = leader.is_some();
+        let first = queue.covered.pop_front();
+        drop(queue);
         // The device first: what the others do next needs no device.
         wake(leader, LEADS);
         wake(first, COVERED);
     }
 
-    /// End a turn after a native sync; return whether there is a next one. The thread that syncs
-    /// has it; where there is no such thread, who has waited longest.
+    /// End a native sync; return whether another one follows. The thread that syncs leads it; where
+    /// there is no such thread, the longest waiter does.
     fn finish_synced(&self, position: i64, store_ms: i64, seconds: f64, by_thread: bool) -> bool {
         self.durable.fetch_max(position, Ordering::AcqRel);
         let thread = self.thread.get().and_then(Option::as_ref);
-        let mut turns = self.turns();
-        turns.untold.add(position, store_ms, seconds);
-        turns.cover(position);
+        let mut queue = self.queue();
+        queue.unreported.add(position, store_ms, seconds);
+        queue.cover(position);
         let leader = match thread {
             Some(_) => None,
-            None => turns.waiting.pop_front(),
+            None => queue.waiting.pop_front(),
         };
-        let has_next = leader.is_some() || !turns.waiting.is_empty();
-        turns.is_led = has_next;
-        let first = turns.covered.pop_front();
-        drop(turns);
+        let has_next = leader.is_some() || !queue.waiting.is_empty();
+        queue.is_led = has_next;
+        let first = queue.covered.pop_front();
+        drop(queue);
         wake(leader, LEADS);
         if let (true, false, Some(thread)) = (has_next, by_thread, thread) {
             thread.ring();
@@ -208,49 +209,49 @@ impl Shared {
         has_next
     }
 
-    /// Let the next one go that was covered; return what Python is to hear.
-    fn pass_on(&self) -> Option<Untold> {
-        let mut turns = self.turns();
-        let next = turns.covered.pop_front();
-        let untold = turns.take_due();
-        drop(turns);
+    /// Wake the next covered writer; return what is to be reported to Python.
+    fn pass_on(&self) -> Option<Unreported> {
+        let mut queue = self.queue();
+        let next = queue.covered.pop_front();
+        let unreported = queue.take_due();
+        drop(queue);
         wake(next, COVERED);
-        untold
+        unreported
     }
 
-    /// Lead turns for those who wait, until nobody does; without the interpreter. What needs
+    /// Lead syncs for waiting writers until none waits; without the interpreter. What needs
     /// Python is handed over to one of them.
     pub fn lead_for_others(&self) {
         loop {
             let failure = match self.lead(true) {
-                Turn::Synced { has_next: true } => continue,
-                Turn::Synced { has_next: false } | Turn::Covered => return,
-                Turn::Failed(error) => Some(error),
-                Turn::ByPython => None,
+                SyncOutcome::Synced { has_next: true } => continue,
+                SyncOutcome::Synced { has_next: false } | SyncOutcome::Covered => return,
+                SyncOutcome::Failed(error) => Some(error),
+                SyncOutcome::ByPython => None,
             };
-            let mut turns = self.turns();
-            turns.failure = failure;
-            let leader = turns.waiting.pop_front();
-            turns.is_led = leader.is_some();
-            drop(turns);
+            let mut queue = self.queue();
+            queue.failure = failure;
+            let leader = queue.waiting.pop_front();
+            queue.is_led = leader.is_some();
+            drop(queue);
             wake(leader, LEADS);
             return;
         }
     }
 
-    /// Lead a turn without the interpreter, if that can be done.
+    /// Lead a sync without the interpreter, if that can be done.
     ///
     /// Order matters: records are shown (`state.durable`) and acknowledged (`finish_synced`) only
-    /// after the device has them. After a failure nobody may sync again, because the kernel may
-    /// have dropped the dirty pages and would then report success: the turn stays with us, or with
+    /// after the device has them. After a failure no thread may sync again, because the kernel may
+    /// have dropped the dirty pages and would then report success: the lead stays with us, or with
     /// the writer that it is handed to, until Python has stopped the log, and `has_failed` keeps
-    /// later turns out of here.
-    fn lead(&self, by_thread: bool) -> Turn {
+    /// later syncs out of here.
+    fn lead(&self, by_thread: bool) -> SyncOutcome {
         if self.has_failed.load(Ordering::Acquire) {
-            return self.turns().failure.take().map_or(Turn::ByPython, Turn::Failed);
+            return self.queue().failure.take().map_or(SyncOutcome::ByPython, SyncOutcome::Failed);
         }
         let Some(appender) = self.appender.get().map(Py::get) else {
-            return Turn::ByPython;
+            return SyncOutcome::ByPython;
         };
         let durable = self.durable.load(Ordering::Acquire);
         let found = appender.blocking(|state| {
@@ -259,27 +260,27 @@ impl Shared {
             Some((Arc::clone(log.device.as_ref()?), state.end, state.last_store_ms))
         });
         let Some(Some((device, position, store_ms))) = found else {
-            return Turn::ByPython;
+            return SyncOutcome::ByPython;
         };
         let started = Instant::now();
         if position > durable {
             if let Err(error) = sync_data(&device) {
                 self.has_failed.store(true, Ordering::Release);
-                return Turn::Failed(error);
+                return SyncOutcome::Failed(error);
             }
         }
         let seconds = started.elapsed().as_secs_f64();
         if appender.blocking(|state| state.durable = state.durable.max(position)).is_none() {
-            return Turn::ByPython;
+            return SyncOutcome::ByPython;
         }
         let has_next = self.finish_synced(position, store_ms, seconds, by_thread);
-        Turn::Synced { has_next }
+        SyncOutcome::Synced { has_next }
     }
 
-    /// Wait for a turn or its end, and go through it, without the interpreter.
-    fn take_part(self: &Arc<Self>, place: Place) -> (Turn, Option<Untold>) {
+    /// Wait for the lead or for a covering sync, and lead if asked to, without the interpreter.
+    fn take_part(self: &Arc<Self>, place: Place) -> (SyncOutcome, Option<Unreported>) {
         let leads = match place {
-            Place::Covered => return (Turn::Covered, None),
+            Place::Covered => return (SyncOutcome::Covered, None),
             Place::Leads => true,
             Place::Waits(waiter) => {
                 if self.appender.get().is_some() {
@@ -289,18 +290,18 @@ impl Shared {
             }
         };
         if !leads {
-            return (Turn::Covered, self.pass_on());
+            return (SyncOutcome::Covered, self.pass_on());
         }
-        let turn = self.lead(false);
-        let untold = match turn {
-            Turn::Synced { .. } => self.turns().take_due(),
+        let outcome = self.lead(false);
+        let unreported = match outcome {
+            SyncOutcome::Synced { .. } => self.queue().take_due(),
             _ => None,
         };
-        (turn, untold)
+        (outcome, unreported)
     }
 }
 
-impl Turns {
+impl CommitQueue {
     /// Find those who need not wait any longer.
     fn cover(&mut self, durable: i64) {
         for waiter in std::mem::take(&mut self.waiting) {
@@ -313,7 +314,7 @@ impl Turns {
     }
 }
 
-impl Untold {
+impl Unreported {
     fn add(&mut self, position: i64, store_ms: i64, seconds: f64) {
         self.position = self.position.max(position);
         self.store_ms = self.store_ms.max(store_ms);
@@ -322,15 +323,20 @@ impl Untold {
     }
 }
 
-impl SyncTurns {
-    /// Do what is left of a turn with the interpreter.
-    fn end_turn(&self, py: Python<'_>, turn: &Turn, sync: &Bound<'_, PyAny>) -> PyResult<()> {
-        match (turn, self.hearers.get()) {
-            (Turn::Covered | Turn::Synced { .. }, _) => {}
-            (Turn::Failed(error), Some(hearers)) => {
-                let told = hearers.failed.call1(py, (error.to_string(),));
+impl GroupCommit {
+    /// Do what is left of a sync with the interpreter.
+    fn end_sync(
+        &self,
+        py: Python<'_>,
+        outcome: &SyncOutcome,
+        sync: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        match (outcome, self.callbacks.get()) {
+            (SyncOutcome::Covered | SyncOutcome::Synced { .. }, _) => {}
+            (SyncOutcome::Failed(error), Some(callbacks)) => {
+                let reported = callbacks.failed.call1(py, (error.to_string(),));
                 self.shared.finish(None);
-                told?;
+                reported?;
             }
             _ => {
                 let done = sync.call0().and_then(|durable| durable.extract::<i64>());
@@ -341,9 +347,11 @@ impl SyncTurns {
         Ok(())
     }
 
-    fn tell(&self, py: Python<'_>, untold: Untold) -> PyResult<()> {
-        if let Some(hearers) = self.hearers.get() {
-            hearers.synced.call1(py, (untold.position, untold.store_ms, untold.seconds))?;
+    fn report(&self, py: Python<'_>, unreported: Unreported) -> PyResult<()> {
+        if let Some(callbacks) = self.callbacks.get() {
+            callbacks
+                .synced
+                .call1(py, (unreported.position, unreported.store_ms, unreported.seconds))?;
         }
         Ok(())
     }
@@ -355,10 +363,10 @@ impl SyncTurns {
         let shared = &self.shared;
         while shared.durable.load(Ordering::Acquire) < position {
             let place = shared.enter(position);
-            let (turn, untold) = py.detach(|| shared.take_part(place));
-            self.end_turn(py, &turn, sync)?;
-            if let Some(untold) = untold {
-                self.tell(py, untold)?;
+            let (outcome, unreported) = py.detach(|| shared.take_part(place));
+            self.end_sync(py, &outcome, sync)?;
+            if let Some(unreported) = unreported {
+                self.report(py, unreported)?;
             }
         }
         Ok(())
@@ -386,21 +394,21 @@ fn sync_data(device: &OwnedFd) -> Result<(), Error> {
 }
 
 #[pymethods]
-impl SyncTurns {
+impl GroupCommit {
     #[new]
     fn new(durable: i64) -> Self {
         let shared = Shared {
             durable: AtomicI64::new(durable),
-            turns: Mutex::default(),
+            queue: Mutex::default(),
             appender: OnceLock::new(),
             thread: OnceLock::new(),
             has_failed: AtomicBool::new(false),
         };
-        Self { shared: Arc::new(shared), hearers: OnceLock::new() }
+        Self { shared: Arc::new(shared), callbacks: OnceLock::new() }
     }
 
     fn sync_natively(&self, appender: Py<Appender>, synced: Py<PyAny>, failed: Py<PyAny>) {
-        let _ = self.hearers.set(Hearers { synced, failed });
+        let _ = self.callbacks.set(Callbacks { synced, failed });
         let _ = self.shared.appender.set(appender);
     }
 
@@ -409,7 +417,7 @@ impl SyncTurns {
         self.shared.durable.load(Ordering::Acquire)
     }
 
-    fn settle(&self, durable: i64) {
+    fn set_durable(&self, durable: i64) {
         self.shared.durable.store(durable, Ordering::Release);
     }
 
