@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
             return Err(Stop::Status(TRUNCATE_BATCH_QUEUE));
         }
         if gap < 0 {
-            queue.cut(offset, (queue.next_unit + gap).max(0));
+            queue.truncate(offset, (queue.next_unit + gap).max(0));
         }
         Ok(handle)
     }

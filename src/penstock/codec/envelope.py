@@ -94,7 +94,8 @@ def encode_envelope(contents: Contents) -> bytes:
 
 
 def decode_envelope(body: bytes) -> Contents:
-    """Return what `encode_envelope` was given; raise `ValueError` when `body` is no envelope."""
+    """Return what `encode_envelope` was given; raise `ValueError` when `body` is not an
+    envelope."""
     cursor = _Cursor(body)
     version, flags, key_size = ENVELOPE_HEAD.unpack(cursor.take(ENVELOPE_HEAD.size))
     if version != ENVELOPE_VERSION or flags & ~(ENVELOPE_HAS_KEY | ENVELOPE_NULL_VALUE):

@@ -187,7 +187,7 @@ QUEUE_UNIT: Final = Layout(
     size=20,
 )
 PRE_BLANK: Final = QUEUE_UNIT.pack(0, 0x7FFF_FFFF, 0)
-"""A unit for an offset that the queue never held: it began, or went on, behind it."""
+"""A unit for an offset that the queue never held: it began, or went on, after it."""
 
 BATCH_UNIT: Final = Layout(
     "batch consume queue unit",

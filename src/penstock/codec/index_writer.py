@@ -31,7 +31,7 @@ class IndexFile:
     """A buffer that holds an index file, and where things are in it.
 
     `next_entry` is the number that the next entry gets. It is read once: while the object lives,
-    nobody else may change the buffer.
+    no other thread may change the buffer.
     """
 
     __slots__ = ("_entries_at", "entries_max", "next_entry", "slots", "view")

@@ -33,7 +33,7 @@ ColumnPage = tuple[Columns, int, int, Damage | None]
 KeyPage = tuple[bytes, int, int, Damage | None]
 
 CopiedRecords = tuple[bytes, int, Damage | None]
-"""Whole records one behind the other, the next offset to read, why they ended early."""
+"""Whole records one after the other, the next offset to read, why they ended early."""
 
 RecordIndex = tuple[bytes, bytes, int, int, Damage | None]
 """Pairs of a key's hash and a unit's number, a filter of keys, oldest and newest time, damage."""
@@ -89,7 +89,7 @@ class Appender(Protocol):
 
     @property
     def end(self) -> int:
-        """The position behind the last record appended."""
+        """The position after the last record appended."""
         ...
 
     @property
@@ -127,7 +127,7 @@ class Appender(Protocol):
 
     def next_offsets(self) -> bytes:
         """Return the next offset of every handle that was ever given, as 64-bit integers of this
-        machine; 0 for a queue that is no more. So does `shown_offsets`."""
+        machine; 0 for a deleted queue. So does `shown_offsets`."""
         ...
 
     def shown_offsets(self) -> bytes: ...
@@ -267,7 +267,7 @@ class Appender(Protocol):
         strict: bool = False,
     ) -> Replayed:
         """Derive units, times and index entries from the records of an existing log. Without
-        `groups`, part of a group is good enough: to go on behind damage. With `strict`, a record
+        `groups`, part of a group is good enough: to go on after damage. With `strict`, a record
         without a checksum is damaged."""
         ...
 
@@ -277,7 +277,7 @@ class WriteLock(Protocol):
     waited for some time goes before intakes: these need no interpreter, and are always faster."""
 
     def acquire(self, timeout_s: float) -> bool:
-        """Return False when somebody else had it for so long."""
+        """Return False when another thread held it all that time."""
         ...
 
     def release(self) -> None: ...
@@ -297,7 +297,7 @@ class GroupCommit(Protocol):
     def durable(self) -> int: ...
 
     def set_durable(self, durable: int) -> None:
-        """Set `durable`, also backwards, while nobody waits."""
+        """Set `durable`, also backwards, while no writer waits."""
         ...
 
     def sync_natively(
@@ -331,7 +331,7 @@ class AppendPath(Protocol):
         ...
 
     def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
-        """Append one small record if nobody and nothing has to be waited for: a lock that is held
+        """Append one small record if nothing has to be waited for: a lock that is held
         (BUSY), a device (NOT_ADMITTED)."""
         ...
 
@@ -506,7 +506,7 @@ class Core(Protocol):
         max_size: int,
         strict: bool = False,
     ) -> CopiedRecords:
-        """Copy the records that units point at, one behind the other, without those that are
+        """Copy the records that units point at, one after the other, without those that are
         wholly deleted, at most `max_size` bytes (the first comes whatever its size); return them,
         the offset to go on at, and damage, which ends them. `deleted` ranges do not touch."""
         ...
@@ -593,6 +593,6 @@ class NativeOnly(KafkaFunctions, Protocol):
         /,
     ) -> tuple[list[bytes | tuple[int, int]], int, int, bool, Damage | None]:
         """Return the Kafka batches of consecutive batch units from `start_offset` on that end at
-        or below `until`: parts, the next offset, the size, whether the record there is no whole
+        or below `until`: parts, the next offset, the size, whether the record there is not a whole
         Kafka batch, damage. A part is bytes, or an index and a size in `log`."""
         ...

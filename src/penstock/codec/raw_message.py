@@ -1,4 +1,4 @@
-"""The message that a record of the log holds, whoever wrote it."""
+"""The message of a record of the log, of any writer."""
 
 from __future__ import annotations
 

@@ -178,7 +178,8 @@ class Compacted(Struct, frozen=True):
 
 
 class ForeignBatch(NamedTuple):
-    """A record of a batch shard that is no Kafka batch, or one of which some messages are gone."""
+    """A record of a batch shard that is not a Kafka batch, or one of which some messages are
+    gone."""
 
     end_offset: int
     body: bytes
@@ -199,7 +200,7 @@ class BatchPage(NamedTuple):
     """Kafka batches as an engine holds them, ready to be sent."""
 
     parts: list[bytes | memoryview]
-    """One behind the other: whole batches. A view is of the log's mapping; it must be dropped
+    """One after the other: whole batches. A view is of the log's mapping; it must be dropped
     soon."""
     size: int
     next_offset: int
@@ -401,7 +402,7 @@ class StorageEngine(Protocol):
         other shards: nothing. `read_by_key` answers the same before and after.
 
         A tombstone goes when the store has had it for `tombstone_retention_ms` and nothing that it
-        replaced was left before: whoever read that has had time to read the tombstone, too. Records
+        replaced was left before: a reader of that has had time to read the tombstone, too. Records
         that came within `compaction_lag_ms` stay, and replace nothing.
         """
         ...

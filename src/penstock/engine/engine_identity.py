@@ -8,7 +8,7 @@
 Somebody deletes a directory, or its disk is not mounted, while the metadata stay: the start would
 make all shards anew, empty, and serve them. Instead they are reported as lost, before anything is
 served. As long as nothing new was made in its place, the directory can be put back: its shards are
-found again, except those that somebody has told to begin anew.
+found again, except those that an operator had begin anew.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class EngineIdentities:
 
     def gone(self) -> list[tuple[str, str]]:
         """Return the engines that were here and are not: name and id. Raise `CorruptionError` for
-        one that is another than was here: its shards would be deleted as nobody's."""
+        one that is another than was here: its shards would be deleted as unknown."""
         found = []
         for name, (engine_id, state) in self._lines.items():
             there = self._id_of(name)

@@ -50,7 +50,7 @@ _TRIES: Final = (None,) * 100
 """How often a read is made that meets an aborted transaction each time. Once is nearly always
 enough; a shard on which all of them do so is not to be read now."""
 _ELSEWHERE_PAUSE_S: Final = 0.1
-"""How often a node looks for records of a shard that another one leads, while somebody waits."""
+"""How often a node looks for records of a shard that another one leads, while a caller waits."""
 
 
 class StorageEngineHandler(ShardRouting):
@@ -231,13 +231,13 @@ class StorageEngineHandler(ShardRouting):
             )
             if isolation is not Isolation.COMMITTED:
                 return self._note_read(entry, found, offset)
-            # Behind the read: whoever writes in a transaction has held the shard up before.
+            # After the read: a transaction holds the shard up before it writes.
             if self.limits.touches(shard_name):
                 read = partial(
                     engine.read_by_offset, entry.id, max_records=max_records, max_size=max_size
                 )
                 found = self._stable_page(entry, found, read)
-            # Else read before they were deleted, looked at when nobody held them back any more.
+            # Else read before they were deleted, and checked when the transaction had ended.
             if entry.aborts == aborts:
                 return self._note_read(entry, found, offset)
         raise _too_many_aborts(entry)
@@ -347,7 +347,7 @@ class StorageEngineHandler(ShardRouting):
     def watch_appends(
         self, shards: Sequence[str], notify: Callable[[], None]
     ) -> AppendSubscription:
-        """Call `notify` behind every write to `shards`; see `append_watch`."""
+        """Call `notify` after every write to `shards`; see `append_notifications`."""
         return AppendSubscription(self.cache, shards, notify)
 
     def wait_for_append(
@@ -489,4 +489,4 @@ def _too_many_aborts(entry: ShardEntry) -> BusyError:
 
 
 def _ignore(_: ShardEntry) -> None:
-    """Nobody looks after the segments."""
+    """Without maintenance of the segments: does nothing."""

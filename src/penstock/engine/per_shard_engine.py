@@ -312,12 +312,12 @@ class ShardedEngine(ABC, Generic[S]):
     # Beyond the contract
 
     def remove_expired(self, shard: ShardId) -> Compacted:
-        """Give back the room of a shard's expired records. Nobody can tell by reading: they are
-        gone from every read at the moment they expire."""
+        """Give back the room of a shard's expired records. Readers see no difference: they are gone
+        from every read at the moment they expire."""
         return self._find(shard).remove_expired()
 
     def close(self) -> None:
-        """Let go of everything; doing it again does nothing."""
+        """Release everything; closing again does nothing."""
         with self._directory:
             if not self._closed:
                 self._closed = True

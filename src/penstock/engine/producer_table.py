@@ -27,7 +27,7 @@ from penstock.errors import BadRequestError, ProducerFencedError, SequenceGapErr
 from penstock.record import Producer
 
 SEQUENCES: Final = 1 << 31
-"""How many sequence numbers there are; they wrap to 0 behind the last."""
+"""How many sequence numbers there are; they wrap to 0 after the last."""
 
 WRITES_MAX: Final = 5
 """Writes remembered for each producer: Kafka's clients keep up to five in flight."""
@@ -103,7 +103,7 @@ class ProducerTable:
         writes = self._producers.pop(producer.id, ())
         kept = tuple(write for write in writes if write.first_offset < first_offset)
         write = Write(producer.epoch, producer.sequence, count, first_offset, timestamp_ms)
-        # Popped before: whoever wrote last goes to the end.
+        # Popped before, so that the last writer goes to the end.
         self._producers[producer.id] = (*kept[1 - WRITES_MAX :], write)
         if len(self._producers) > self._producers_max:
             del self._producers[next(iter(self._producers))]

@@ -434,7 +434,7 @@ class FaultyDisk:
             self._file(path).flip_bit(bit_index)
 
     def occupy(self, size: int) -> None:
-        """Let somebody else's files take `size` bytes of the capacity."""
+        """Let other files take `size` bytes of the capacity."""
         with self.guard:
             self._occupied = size
 

@@ -13,7 +13,7 @@ class ManualClock:
     """A `Clock` for tests; safe to use from many threads.
 
     `wait` returns when its event is set or when `advance` has passed its deadline. An event that
-    is set while somebody waits is noticed within `_POLL_SECONDS`, for an event cannot wake two
+    is set while a thread waits is noticed within `_POLL_SECONDS`, for an event cannot wake two
     kinds of waiters.
     """
 

@@ -18,7 +18,7 @@ _RUN_PAGES: Final = 64
 class MemoryFile:
     """The bytes of a file.
 
-    `data` may be longer than the file: bytes behind `size` are zeros kept from a larger past,
+    `data` may be longer than the file: bytes after `size` are zeros kept from a larger past,
     because a buffer that is mapped cannot be made shorter.
     """
 

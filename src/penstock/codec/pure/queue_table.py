@@ -217,7 +217,7 @@ class QueueTable:
         return self._by_name.get((topic, queue_id))
 
     def table_of(self, number_of: Callable[[Queue], int]) -> bytes:
-        """Return a number of every queue, by handle; 0 for those that are no more."""
+        """Return a number of every queue, by handle; 0 for deleted ones."""
         numbers = array("q", bytes(8 * self._next_handle))
         for queue in self._by_handle.values():
             numbers[queue.handle] = number_of(queue)

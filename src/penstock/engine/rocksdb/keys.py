@@ -104,7 +104,7 @@ class ShardKeys:
         return self._tag + _name(tag.encode("utf-8", "surrogateescape"))
 
     def named(self, prefix: bytes, offset: int) -> bytes:
-        """Return the row of an offset behind what `of_key` or `of_tag` gave."""
+        """Return the row of an offset after what `of_key` or `of_tag` gave."""
         return prefix + _pack_u64(offset)
 
     def expiry(self, moment_ms: int, offset: int) -> bytes:

@@ -168,7 +168,7 @@ def _holds(rows: ShardRows, key: bytes, bounds: Bounds) -> bool:
 
 
 def first_after(rows: ShardRows, bounds: Bounds, size: int) -> int:
-    """Return the first offset behind records that take `size` bytes together, or more."""
+    """Return the first offset after records that take `size` bytes together, or more."""
     for offset, row in rows.records(bounds.start, bounds.end):
         if size <= 0:
             return offset

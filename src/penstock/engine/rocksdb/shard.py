@@ -269,7 +269,7 @@ class RocksDBShard:
         return reads.first_after(self._rows, bounds, self._end.size - size)
 
     def _bounds(self, start: int = 0) -> reads.Bounds:
-        """Return the readable offsets from `start` on; never a start behind the end."""
+        """Return the readable offsets from `start` on; never a start after the end."""
         commit = self._commit  # before any row, see the module's head
         start = min(max(start, self._end.earliest), commit)
         return reads.Bounds(start, commit, self._clock.expiry_ms())
@@ -339,7 +339,7 @@ class RocksDBShard:
         if not self.config.cleanup.compacts:
             return Compacted(0, 0)
         bounds = self._bounds()
-        # Behind the bounds: whoever wrote below them in a transaction has held the shard up before.
+        # After the bounds: a transaction holds the shard up before it writes below them.
         stable = stable_until()
         if stable is not None:
             bounds = bounds._replace(end=max(bounds.start, min(bounds.end, stable)))

@@ -1,8 +1,8 @@
 """Waiting for records: called back, or woken, when a shard was written to.
 
-Writers pay one look at an empty tuple while nobody waits. A callback runs in the writer's thread,
-behind the write, and must only pass the news on (set an event, notify an event loop). It may also
-be called when its shard was deleted, so that nobody waits for what will never come.
+Without subscribers a write costs one check of an empty tuple. A callback runs in the writer's
+thread, after the write, and must only pass the news on (set an event, notify an event loop). It may
+also be called when its shard was deleted, so that no caller waits for records that will never come.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.platform.clock import Clock
 
 
 class AppendSubscription:
-    """Calls `notify` behind every write to one of `shards`, until closed. Shards that do not exist
+    """Calls `notify` after every write to one of `shards`, until closed. Shards that do not exist
     are left out."""
 
     def __init__(
@@ -61,7 +61,7 @@ def wait_for_append(
     seconds: float,
     pause: float,
 ) -> bool:
-    """Wait until `has_records` is true, which is asked at once, behind every write to `shards` that
+    """Wait until `has_records` is true, which is asked at once, after every write to `shards` that
     went through this node, and every `pause` seconds; return whether it became true within
     `seconds`."""
     woken = threading.Event()

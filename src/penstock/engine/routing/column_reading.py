@@ -21,7 +21,7 @@ def read_columns(
         return None
     aborts = entry.aborts
     found = engine.read_columns(entry.id, wanted)
-    # Behind the read: whoever writes in a transaction has held the shard up before. Which rows one
+    # After the read: a transaction holds the shard up before it writes. Which rows one
     # hides is told by the other reads.
     if found is None or limits.touches(entry.name) or entry.aborts != aborts:
         return None

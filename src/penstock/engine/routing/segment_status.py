@@ -35,7 +35,7 @@ class Answer(Enum):
 class Allowed(NamedTuple):
     write: Answer
     read: Answer
-    """NO: its offsets lie before the earliest one; a read begins behind them."""
+    """NO: its offsets lie before the earliest one; a read begins after them."""
     delete: Answer
     """Whether records in it may be deleted one by one."""
 

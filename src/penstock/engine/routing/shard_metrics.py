@@ -1,9 +1,9 @@
 """What the shards were asked for, as metrics with bounded labels.
 
-Counters live in the shards' entries and are added up when somebody looks; a write or read costs no
-metric. Labels are the storage type and, for the busiest `TOPICS_MAX` topics, the topic's namespace
-and name; all others are summed up as `other`, without a namespace, so that ten thousand topics do
-not make ten thousand series. One shard's own numbers are in its entry.
+Counters live in the shards' entries and are added up when metrics are collected; a write or read
+costs no metric. Labels are the storage type and, for the busiest `TOPICS_MAX` topics, the topic's
+namespace and name; all others are summed up as `other`, without a namespace, so that ten thousand
+topics do not make ten thousand series. One shard's own numbers are in its entry.
 """
 
 from __future__ import annotations

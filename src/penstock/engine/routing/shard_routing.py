@@ -74,7 +74,7 @@ class ShardRouting:
         """Held while an engine creates a shard; before one of the next ones."""
         self._changing: Final = tuple(threading.Lock() for _ in range(_CHANGING_LOCKS))
         """One is held while an engine creates or deletes a shard, always the same for a shard: one
-        that the metadata has dropped is never created again behind its deletion."""
+        that the metadata has dropped is never created again after its deletion."""
 
     def find(self, shard_name: str) -> ShardEntry:
         """Return what is known of a shard, or raise `UnknownShardError`."""

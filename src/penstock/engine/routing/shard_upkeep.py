@@ -129,7 +129,7 @@ class ShardUpkeep:
             for entry in self._handler.cache.entries():
                 if is_thorough or self._compacts_often(entry):
                     self._try(entry, report, self._compact)
-                # Behind compaction: what that removed is nothing that a shard may begin with.
+                # After compaction: what that removed is nothing that a shard may begin with.
                 self._try(entry, report, self._remove_old)
                 if len(entry.segments) > 1:
                     self._try(entry, report, self._trim)
@@ -166,7 +166,7 @@ class ShardUpkeep:
         except ClosedError:
             self._stopping.set()
         except RequestError as error:
-            # Deleted or rolled by somebody else meanwhile: the next round looks again.
+            # Deleted or rolled meanwhile: the next round checks again.
             _log.debug("upkeep_overtaken", shard=entry.name, reason=str(error))
         except Exception as error:  # noqa: BLE001 - one shard's trouble ends not the care of all
             report.failed += 1

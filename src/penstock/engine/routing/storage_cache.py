@@ -1,7 +1,7 @@
 """`StorageCacheManager`: what the metadata says about shards, at hand for every request.
 
 Fed with the meta service's updates, in order. An update is applied whole under one lock, so that
-nobody sees half of it: when a segment rolls, its shard has a writable segment at every moment.
+no reader sees half of it: when a segment rolls, its shard has a writable segment at every moment.
 
 Ten thousand idle topics must cost little: what is equal in them is held once.
 
@@ -157,16 +157,16 @@ class ShardEntry:
         self.is_open = False
         """Whether this node's engine has the shard."""
         self.appended: tuple[Callable[[], None], ...] = ()
-        """Called behind every write; see `append_watch`."""
+        """Called after every write; see `append_notifications`."""
         self.end_offset = 0
-        """Behind the last record that was written through this entry; 0: none was."""
+        """After the last record that was written through this entry; 0: none was."""
         self.quota_left = 0
         """Records that may come before the segment's size is looked at."""
         self.check_requested = False
         self.writes = self.records_written = 0
         self.reads = self.records_read = self.errors = 0
         self.removals = 0
-        """Grows behind everything that may have taken records out of the middle of the shard."""
+        """Grows after everything that may have taken records out of the middle of the shard."""
         self.aborts = 0
         """Aborted transactions whose records were deleted; grows before readers are let on. Who
         read meanwhile, and then finds nothing held back, may have read those."""

@@ -455,7 +455,7 @@ def _note_lost(
 
 
 def _note_missing_start(parts: StoreParts, point: DerivedPoint | None, *, bounded: bool) -> None:
-    """Tell of first files of the log that somebody removed, and whose records are lost."""
+    """Report first files of the log that were removed, and whose records are lost."""
     files, report = parts.log.files, parts.report
     if point is None or point.log_start is None or files.start <= point.log_start:
         return
@@ -536,7 +536,7 @@ def _fit_files(
     shard.drain()
     stop = shard.next_unit
     if replayed and shard.units.goes_on_at(stop) and shard.check_units():
-        # Units behind the end are of records that a crash took, or that a replay met before it
+        # Units after the end are of records that a crash took, or that a replay met before it
         # came to the one from which on the shard was cut.
         shard.units.cut(stop)
         shard.restore_checksum(stop)

@@ -2,7 +2,7 @@
 
 Two things are kept apart. A shard's *floor* moves at once when its policy says so, and readers no
 longer see what lies below. A commit-log *file* goes when nothing live is in it any more: every
-shard's first live record lies behind it. Before a file goes, the floors that depend on it are on
+shard's first live record lies after it. Before a file goes, the floors that depend on it are on
 the device, so that no start can find a queue that points into a missing file.
 
     disk >= disk_max_used_space_ratio          the oldest files go, live or not, except what shards
@@ -159,7 +159,7 @@ class Retention:
         return needed
 
     def _raise_floor(self, log: ShardLog, floor: int) -> None:
-        """Let a shard begin later; files go behind a checkpoint, which saves its state."""
+        """Let a shard begin later; files go after a checkpoint, which saves its state."""
         self._delete_before(log, min(floor, log.commit))
 
     def _floor_of(self, log: ShardLog, policy: RetentionPolicy) -> int:
@@ -185,7 +185,7 @@ class Retention:
 
     def _floor_by_time(self, log: ShardLog, time_ms: int, start: int) -> int:
         """The first live record from `start` on that is young enough: everything before it is too
-        old or gone. No stretch is walked twice, for the floor moves behind it."""
+        old or gone. No stretch is walked twice, for the floor moves after it."""
         oldest = self._parts.clock.expiry_ms() - time_ms
         unit, end = log.unit_of(start), log.next_unit
         while unit < end:

@@ -368,7 +368,7 @@ class SegmentStore:
     def read_raw_range(
         self, shard: ShardId, offset: int, *, max_size: int, until: int | None = None
     ) -> tuple[bytes, int]:
-        """Return whole records (batches, in a batch shard) below `until` one behind the other as
+        """Return whole records (batches, in a batch shard) below `until` one after the other as
         the log holds them, checked, and the offset to go on at."""
         log = self._table.get(shard)
         end = log.commit if until is None else until
@@ -506,7 +506,7 @@ class SegmentStore:
             self._upkeep.checkpoint(frees_room=frees_room)
 
     def run_upkeep(self) -> None:
-        """Do at once what the background does by and by."""
+        """Run background maintenance now."""
         self._check_not_closed()
         with disk_errors(self._parts.paths.root):
             self._upkeep.run_once()

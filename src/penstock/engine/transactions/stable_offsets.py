@@ -3,7 +3,7 @@ records of those that were aborted.
 
 A shard is stable up to the first record of its oldest open transaction. Of an aborted one only the
 range is known, with its producer; which batches in it are that producer's is found by their heads,
-once, when somebody reads there.
+once, with the first read there.
 
 Bounds: a range for each aborted transaction whose records are still there; they are forgotten with
 their records. Any thread may call; the lock is held for dictionary operations only.

@@ -173,7 +173,7 @@ class Shards(Conformance):
             assert bounds(engine) == (0, 0)
             assert not engine.shard_info(SHARD).sealed
             self._check_holds_nothing(engine)
-            # Longer than the old content: nothing of it shows through behind the new end.
+            # Longer than the old content: nothing of it shows through after the new end.
             assert put(engine, b"new") == 0
             assert values(read_all(engine)) == [b"new"]
             assert engine.read_by_key(SHARD, b"k") is None

@@ -1,4 +1,4 @@
-"""Transactions: what an abort removes, whoever else wrote there, and whatever happened since."""
+"""Transactions: what an abort removes, with other writers, and after restarts."""
 
 from __future__ import annotations
 

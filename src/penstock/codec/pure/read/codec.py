@@ -192,7 +192,7 @@ def check_log(
 
 def end_of_log(log: memoryview, base: int, position: int, limit: int) -> int | Damage | None:
     """Return where reading goes on when the log ends at `position`: there, when the space is fresh;
-    behind the file, when a blank record fills it. None: there is something to decode."""
+    after the file, when a blank record fills it. None: there is something to decode."""
     index = position - base
     if index < 0 or limit - index < BLANK.size:
         return Damage(position, "record head cut short")

@@ -108,7 +108,7 @@ def inflate_zstd(data: bytes) -> bytes:
 
 
 def inflate_lz4(data: bytes) -> bytes:
-    """Return the content of one LZ4 frame. Checksums in it are passed over: whoever keeps such a
+    """Return the content of one LZ4 frame. Checksums in it are ignored: a store that keeps such a
     frame has one of its own over all of it."""
     flags, at = _lz4_head(data)
     out = bytearray()

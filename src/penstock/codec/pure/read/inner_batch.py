@@ -42,7 +42,7 @@ def read_inner(
     body: bytes, first: Stamps, *, kafka: bool, tag_header: str | None = None
 ) -> tuple[list[Message], int]:
     """Return the messages and their properties, and how many bytes were inflated for them;
-    `ValueError` when `body` is no such batch. `first` belongs to the first message; RocketMQ's
+    `ValueError` when `body` is not such a batch. `first` belongs to the first message; RocketMQ's
     messages have no timestamp but the one in it."""
     if kafka:
         epoch = first.leader_epoch

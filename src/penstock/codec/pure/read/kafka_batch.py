@@ -1,6 +1,6 @@
 """Kafka record batches, version 2, as they come from clients and lie in inner batches.
 
-Every size in them is a claim of somebody else: nothing is read past the end of a part, and what a
+Every size in them is a claim of the sender: nothing is read past the end of a part, and what a
 compressed batch may grow to is bounded. `ValueError` says what is wrong. This backend knows all
 codecs but snappy."""
 

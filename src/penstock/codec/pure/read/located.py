@@ -160,7 +160,7 @@ def find_damaged_part(log: memoryview, found: RecordParts, *, strict: bool) -> s
     if found.properties == found.end:
         return _NO_CHECKSUM if strict else None
     if log[found.end - 1] == 0:
-        # Without this, a page lost behind the body would pass for an old client's properties,
+        # Without this, a page lost after the body would pass for an old client's properties,
         # which may lack their last 0x02.
         return "properties end in zero bytes"
     digits = checksum_digits(log, found)

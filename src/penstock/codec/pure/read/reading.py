@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
         return n >= 0 and offset < self.deleted[n][1]
 
     def may_have_tag(self, code: int) -> bool:
-        """Say whether a unit's code leaves the tag possible. Codes beyond 32 bits are no hashes:
+        """Say whether a unit's code leaves the tag possible. Codes beyond 32 bits are not hashes:
         they address an extension unit, or are the delivery time of a delayed record."""
         if self.tag is None or not _INT32_MIN <= code <= _INT32_MAX:
             return True

@@ -41,7 +41,7 @@ def copy_records(
     max_size: int,
     strict: bool = False,
 ) -> CopiedRecords:
-    """Copy the records that units point at, one behind the other, without those wholly deleted."""
+    """Copy the records that units point at, one after the other, without those wholly deleted."""
     _check_kind(kind)
     file = LogFile(log, base, topic, queue_id, strict=strict)
     data = bytearray()
@@ -114,7 +114,7 @@ def _is_of(view: memoryview, found: RecordParts, topic: bytes, queue_id: int) ->
 
 
 def block_checksums(data: Buffer, block_size: int) -> bytes:
-    """Return the CRC-32 of every block, one behind the other; see `Core.block_checksums`."""
+    """Return the CRC-32 of every block, one after the other; see `Core.block_checksums`."""
     if block_size < 1:
         raise BadRequestError("a block has at least a byte")
     view = view_of(data)

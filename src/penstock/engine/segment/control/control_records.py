@@ -9,7 +9,7 @@
 
 The body is JSON, so that people can read it with any tool that shows RocketMQ's messages. Commands
 say which offsets they mean and can be folded again without harm. A command that this release does
-not know is refused by name: skipping it would show records that somebody deleted.
+not know is refused by name: skipping it would show deleted records.
 
 There is no command to open a sealed shard again: what was promised to be complete stays so.
 """
@@ -123,7 +123,7 @@ def decode(source: StoredRecord | bytes) -> Command:
     """Return the command in a control record, or in its body.
 
     Raises NotSupportedError for what only a newer release knows, BadRequestError for anything that
-    is no command: a client of another system may have written it.
+    is not a command: a client of another system may have written it.
     """
     body = source if isinstance(source, bytes) else source.value
     where = "" if isinstance(source, bytes) else f" at offset {source.offset}"
@@ -162,7 +162,7 @@ def data_shard(shard: ShardId) -> ShardId:
 
 def check_topic(topic: str) -> None:
     """Refuse a topic that a user may not create: RocketMQ must be able to read it, a directory to
-    have its name, and nobody but the store may write commands.
+    have its name, and only the store may write commands.
 
     Topics of 128 characters and more make records of version 2, which RocketMQ 5 reads.
     """

@@ -8,7 +8,7 @@ An empty shard has no record of its own, and its state is put on the device only
 checkpoint; its line in the journal lets it survive a crash before that, and a deleted one stay
 deleted. What was cut off a shard stays dead, too, should all states be lost. The journal is this
 store's own, replicas have other ones. Lines are folded when the log is replayed; a state that was
-saved behind a line knows what it says (`folded_until`).
+saved after a line knows what it says (`folded_until`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from penstock.record import QueueKind, ShardId
 
 
 def remove_files(disk: Disk, paths: StorePaths, shard: ShardId, kind: QueueKind) -> None:
-    """Remove everything derived of a shard that is no more."""
+    """Remove everything derived from a deleted shard."""
     for root in _roots(paths, kind):
         disk.remove_tree(f"{root}/{shard.topic}/{shard.partition}")
 
@@ -32,7 +32,7 @@ def remove_directories(
 
 def remove_queues(disk: Disk, topic: str) -> None:
     """Remove the files of all queues in the directory of a topic, and the directories that hold
-    nothing then. What is no file of a queue may be somebody's own, and stays. The caller syncs the
+    nothing then. A file that does not belong to a queue stays. The caller syncs the
     directory above."""
     if not disk.is_directory(topic):
         return

@@ -1,7 +1,7 @@
-"""The dispatch pipeline: hands committed records to whoever builds something from them.
+"""The dispatch pipeline: hands committed records to the builders of derived data.
 
     commit log ──▶ queues and key index        at the append itself, natively
-               ──▶ dispatchers                 behind the commit offset: tier, own indexes, users
+               ──▶ dispatchers                 up to the commit offset: tier, indexes, users
 
 Each dispatcher has its own thread, its own position in every shard and its own failures: none can
 hold up another, or the log. What each has still to see is `lag`. Positions are saved once a second,

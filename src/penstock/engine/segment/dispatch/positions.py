@@ -71,7 +71,7 @@ class DispatchPositions:
         return True
 
     def keep_only(self, shards: Iterable[ShardId]) -> None:
-        """Forget the positions in shards that are no more."""
+        """Remove the positions of deleted shards."""
         gone = self._offsets.keys() - shards
         for shard in gone:
             del self._offsets[shard]

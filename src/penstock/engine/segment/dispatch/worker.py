@@ -1,4 +1,4 @@
-"""Drives one dispatcher over all shards, behind what is committed.
+"""Drives one dispatcher over all shards, up to the commit offset.
 
     bounds ──▶ which shards lag ──▶ read a batch ──▶ dispatch ──▶ move the position ──▶ save
 
@@ -33,7 +33,7 @@ SAVE_PAUSE: Final = 20
 """From one save to the next, at least this many times as long as it took: a save writes the
 positions in all shards."""
 POLL_INTERVAL_S: Final = 0.25
-"""How long a worker that nobody wakes waits before it looks whether something was committed."""
+"""How long a worker waits without a notification before it checks for committed records."""
 RETRY_FIRST_S: Final = 0.125
 RETRY_MAX_S: Final = 32.0
 STREAKS_LOGGED_MAX: Final = 10
@@ -159,7 +159,7 @@ class DispatchWorker:
         while not self._stopping:
             self._wake.clear()
             if not self.step() or not self._unfinished:
-                # Behind the writers by a moment, it hands over more at a time.
+                # After the writers by a moment, it hands over more at a time.
                 self._clock.wait(self._wake, self._idle_s())
 
     def _idle_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Finds keys inside batches: an index of our own, filled behind the commit offset.
+"""Finds keys inside batches: an index of our own, filled up to the commit offset.
 
     penstock/index/         RocketMQ's index files: hash of `topic#key` -> position of the batch
     penstock/batch-keys/    how far the dispatcher has come in each shard, and the index's mark
@@ -41,7 +41,7 @@ _SIZE_MAX: Final = 4 << 20
 
 ReadKeys = Callable[[ShardId, int, int, int], tuple[bytes | None, int]]
 """(shard, offset, records at most, bytes at most): keys of committed messages from `offset` on, as
-entries of an index, and the offset behind them."""
+entries of an index, and the offset after them."""
 Bounds = Callable[[], Iterator[tuple[ShardId, int, int]]]
 
 
@@ -51,7 +51,7 @@ class _Sink:
     def __init__(self, position_max: int) -> None:
         self.files: Final = IndexFiles()
         self.position_max = position_max
-        """No entry speaks of a record behind this. The last one may lie far before it, because
+        """No entry speaks of a record after this. The last one may lie far before it, because
         one shard is indexed after the other."""
 
     def attach_index(self, index: memoryview, slots: int, entries_max: int) -> None:

@@ -1,4 +1,4 @@
-"""Page checksums of sealed derived files: queue and index files that nobody writes any more.
+"""Block checksums of sealed derived files: queue and index files that are complete.
 
     consumequeue/orders/0/00000000000000000000                    the file, in RocketMQ's form
     penstock/sums/consumequeue/orders/0/00000000000000000000      its sums, CRC-32 of every page
@@ -7,7 +7,7 @@ RocketMQ's queue and index files have no checksums of their own, and a flipped b
 send a reader to a wrong record or to none. A reader checks the pages that it read.
 
 Pages of zeros at the end are not stored: index files are sparse and large, their sums small. The
-sums of a damaged sums file are not computed anew over bytes that nobody can vouch for: the file
+sums of a damaged sums file are not computed anew over bytes that may be damaged: the file
 that they belong to is rebuilt from the log.
 """
 

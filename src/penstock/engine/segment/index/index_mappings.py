@@ -19,7 +19,7 @@ from penstock.errors import ClosedError, CorruptionError
 from penstock.platform.disk import Disk, Mapping
 
 _BYTES_MAX: Final = 64 << 30
-"""Of address space; pages that nobody looks at take no memory."""
+"""Of address space; pages that are not read take no memory."""
 _FILES_MAX: Final = 128
 """Each takes a descriptor."""
 
@@ -35,7 +35,7 @@ class IndexMappings:
         self._mapped_max: Final = max(1, min(_FILES_MAX, _BYTES_MAX // file_size))
         self._mapped: dict[str, Mapping] = {}
         self._filled: set[str] = set()
-        """Those that somebody fills: they stay mapped."""
+        """Those that are being filled: they stay mapped."""
         self._used: set[str] = set()
         """Asked for since `unmap_idle` last looked."""
         self._closed = False
@@ -113,7 +113,7 @@ class IndexMappings:
             self._unmap_beyond(self._mapped_max)
 
     def drop(self, name: str) -> None:
-        """Let go of a file that is no longer part of the index. Where somebody still looks into
+        """Release a file that is no longer part of the index. Where a reader still uses
         it, the mapping, which has no other descriptor than its own, goes with the last view."""
         with self._lock:
             self._filled.discard(name)
@@ -129,7 +129,7 @@ class IndexMappings:
             self._unmap_beyond(0)
 
     def unmap_idle(self) -> None:
-        """Unmap the sealed files that nobody asked for since the last call, nor holds a view of."""
+        """Unmap the sealed files that were not used since the last call and have no views."""
         with self._lock:
             kept = self._used | self._filled
             self._used.clear()

@@ -6,7 +6,7 @@ One sequence of files for all shards of the node, as in RocketMQ. Each file is r
 written through a mapping: slots are hit at random. A file is filled before the next one is begun; a
 spare is attached ahead, so that an append never waits for one.
 
-Only a hash is stored: whoever looks up must compare the true key, and take a hit only when the
+Only a hash is stored: a lookup must compare the true key, and take a hit only when the
 queue unit of the record's offset points back to it (a truncated shard leaves dead records behind).
 
 Entries never change once written, and slots and chains follow from them. So a checkpoint keeps the
@@ -55,7 +55,7 @@ class IndexMark(Struct, frozen=True):
     slots_crc: int | None = None
     """Kept when the store is closed: slots that pass it need not be rebuilt."""
     older: tuple[tuple[str, int], ...] = ()
-    """The sealed files before it, each with a position behind which it has no record."""
+    """The sealed files before it, each with a position after which it has no record."""
 
     def covers(self, data: bytes, sizes: FileSizes) -> bool:
         """Say whether the bytes of the newest file hold the entries that there were."""
@@ -91,7 +91,7 @@ class _IndexFile:
         self.file.sync()
 
     def release(self) -> None:
-        """Close and unmap it: nobody has a view of it yet."""
+        """Close and unmap it: it has no views yet."""
         self.mapping.release()
         self.file.close()
 
@@ -116,7 +116,7 @@ class KeyIndex:
         sums: BlockChecksums,
         position_max: Callable[[], int] | None = None,
     ) -> None:
-        """`position_max` says which position no entry is behind, for an index whose entries are not
+        """`position_max` says which position no entry is after, for an index whose entries are not
         added in the order of positions: else that is the last one's."""
         self._position_max: Final = position_max
         self._disk: Final = disk
@@ -129,7 +129,7 @@ class KeyIndex:
         self._attached: list[_IndexFile] = []
         self._running_crc: tuple[str, int, int] = ("", 1, 0)
         self._ends: dict[str, int] = {}
-        """A position of each sealed file behind which it has no record."""
+        """A position of each sealed file after which it has no record."""
         self._misfits: Final[set[str]] = set()
         """Files of another size than they should have, when they were found."""
         self._last_sealed = _NO_MARK
@@ -283,7 +283,7 @@ class KeyIndex:
         )
 
     def add_file(self, appender: IndexSink, now_ms: int) -> None:
-        """Create the next file, allocated, and attach it behind the one being filled."""
+        """Create the next file, allocated, and attach it after the one being filled."""
         with self._lock:
             if self._closed:
                 raise ClosedError(f"the index {self.directory} was closed")
@@ -304,7 +304,7 @@ class KeyIndex:
 
     def prefault(self, ahead_size: int) -> None:
         """Fault in the pages that the appender will reach next: all slots of a new file, which are
-        hit at random, and the entries behind the last. For the background."""
+        hit at random, and the entries after the last. For the background."""
         slots_end = INDEX_HEADER.size + 4 * self._sizes.index_slots
         with self._lock:
             attached = [(index, index.mapping.buffer, index.count) for index in self._attached]
@@ -532,7 +532,7 @@ class KeyIndex:
                 )
 
     def unmap_idle(self) -> None:
-        """Unmap the files that nobody has looked into since the last call."""
+        """Unmap the files that were not read since the last call."""
         self._mappings.unmap_idle()
 
     def close(self) -> None:
@@ -550,7 +550,7 @@ def _end_of(header: bytes) -> int:
 
 
 def _name_for(now_ms: int, newest: str) -> str:
-    """Name a file after its time of creation, always behind the newest there is."""
+    """Name a file after its time of creation, always after the newest there is."""
     moment = time.gmtime(now_ms / 1000)
     name = time.strftime("%Y%m%d%H%M%S", moment) + f"{now_ms % 1000:03d}"
     return name if name > newest else f"{int(newest) + 1:017d}"

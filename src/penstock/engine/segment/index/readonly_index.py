@@ -67,7 +67,7 @@ class IndexView:
         closed: bool,
         log_start: int,
     ) -> None:
-        """`point` is the checkpoint of a store of ours; `closed` says that nobody writes it."""
+        """`point` is the checkpoint of a store of ours; `closed` says that no process writes it."""
         self._disk: Final = disk
         self._directory: Final = directory
         self._sizes: Final = sizes

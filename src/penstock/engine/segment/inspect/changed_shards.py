@@ -52,7 +52,7 @@ def changed_shards(before: Snapshot, after: Snapshot) -> set[ShardId]:
 
 
 def _was_truncated(old: ShardState, new: ShardState) -> bool:
-    # Fewer truncations are nothing new: the log begins behind them.
+    # Fewer truncations are nothing new: the log begins after them.
     return old.dropped != new.dropped or not set(new.truncations) <= set(old.truncations)
 
 
@@ -64,7 +64,7 @@ def _known_until(snapshot: Snapshot) -> int:
 
 
 def _changes(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
-    """Yield which shards were deleted or cut behind a position of the log, and where it says so."""
+    """Yield which shards were deleted or cut after a position of the log, and where it says so."""
     files = snapshot.files
     appender = core.Appender(_HOST, _HOST, _RECORD_SIZE_MAX)
     position = max(start, files.start)
@@ -87,7 +87,7 @@ def _changes(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
                 return
             appender.truncate_queue(cut[1], raw.queue_offset, appender.next_unit(cut[1]))
         elif after < base + len(buffer):
-            return  # the end, or damage, behind which nothing can be told
+            return  # the end, or damage, after which nothing can be told
         position = after
 
 

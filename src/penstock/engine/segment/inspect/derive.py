@@ -27,7 +27,7 @@ def rebuild(
     progress: Progress | None = None,
 ) -> RecoveryReport:
     """Rebuild the derived files of the store in a directory, ours or RocketMQ's; return what was
-    found and done. Raises `LockedError` while somebody has the store open."""
+    found and done. Raises `LockedError` while another process has the store open."""
     disk = disk or LocalDisk()
     settings = settings or SegmentSettings(background=False)
     paths = StorePaths(path, settings)

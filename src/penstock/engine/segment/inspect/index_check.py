@@ -53,7 +53,7 @@ class _File(NamedTuple):
         return bytes(self.data[at : at + _SIZE])
 
     def first_from(self, position: int) -> int:
-        """Return the number of the first entry that points at or behind `position`."""
+        """Return the number of the first entry that points at or after `position`."""
         number = 1
         while number < self.stop and _position(self.entry(number)) < position:
             number += 1
@@ -79,7 +79,7 @@ class _Cursor:
 
     @property
     def then(self) -> _Place | None:
-        """The entry behind this one."""
+        """The entry after this one."""
         if not self._loaded:
             return None
         if self._number + 1 < self._loaded[0].stop:
@@ -198,7 +198,7 @@ class IndexCheck:
         """Say whether `found` belongs further on: then nothing stands here for `wanted`."""
         position = _position(found.data)
         then = self._entries.then
-        # A damaged position may be anything; a good one is followed by one at or behind it.
+        # A damaged position may be anything; a good one is followed by one at or after it.
         sane = then is None or position <= _position(then.data)
         return position > wanted and sane and position < self._snapshot.files.stop
 

@@ -74,7 +74,7 @@ def records(
     pass_over: Callable[[UnreadableContentError], None] | None = None,
 ) -> Iterator[StoredRecord]:
     """Yield the records of [offset, until), all there are by default, at most `limit`. `pass_over`
-    is told of what cannot be taken apart; without it, that raises."""
+    is called for what cannot be decoded; without it, that raises."""
     bounds = view.bounds(shard)
     at = bounds.earliest if offset is None else offset
     end = bounds.commit if until is None else min(until, bounds.commit)

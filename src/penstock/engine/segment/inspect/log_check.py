@@ -203,7 +203,7 @@ class LogCheck:
         return position, True
 
     def _check_rest(self, end: int) -> None:
-        """Behind the end there is nothing but zeros, unless a crash or a writer put it there."""
+        """After the end there is nothing but zeros, unless a crash or a writer put it there."""
         if not (self._closed and self._own) or self._findings.found:
             return
         for base in self._files.bases:

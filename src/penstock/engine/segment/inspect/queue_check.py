@@ -56,7 +56,7 @@ class _Derived:
         self.first: int | None = None
         """The first offset that the log holds."""
         self.next = 0
-        """The offset behind the last one."""
+        """The offset after the last one."""
         self.records = 0
         self.runs: list[_Run] = []
         self.times: dict[int, int] = {}
@@ -71,7 +71,7 @@ class _Derived:
 
     @property
     def latest(self) -> int:
-        """The offset behind the last one whose unit can be told, as far as the state knows."""
+        """The offset after the last one whose unit can be told, as far as the state knows."""
         latest = 0 if self.state is None else int(self.state.latest_offset)
         return latest if self.undecided is None else min(latest, self.undecided)
 
@@ -155,7 +155,7 @@ class QueueCheck:
         return queue
 
     def _on_truncated(self, queue: _Derived, offset: int, position: int) -> None:
-        """Note that a record lies behind what the state knows of, at an offset below its end."""
+        """Note that a record lies after what the state knows of, at an offset below its end."""
         if self._closed or not self._snapshot.is_own or queue.state is None:
             return
         if position >= queue.state.folded_until and offset < queue.latest:
@@ -360,7 +360,7 @@ class QueueCheck:
             self._check_unused(log, log.ends.stop)
 
     def _check_unused(self, log: ShardView, stop: int) -> None:
-        """Behind the last unit there are zeros: RocketMQ takes anything else for a unit."""
+        """After the last unit there are zeros: RocketMQ takes anything else for a unit."""
         try:
             rest = log.units.read(stop, _file_end(log, stop) - stop)
         except FileNotFoundError:

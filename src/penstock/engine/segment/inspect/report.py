@@ -1,6 +1,6 @@
 """What a check of a store found: damage with file, position and reason, and how much was checked.
 
-A torn tail is no damage: it is how a log ends after a crash, and the next writer cuts it. Records
+A torn tail is not damage: a log ends so after a crash, and the next writer truncates it. Records
 that cannot be served because of damage are named by their offsets, beside the damage itself.
 """
 

@@ -109,7 +109,7 @@ class StateCheck:
     def _may_lack(self, state: ShardState, position: int) -> bool:
         """Say whether a state need not know what the log says at a position. Files of states are
         written one after the other: a writer may be, or have been killed, between the one of a
-        shard and the one of its commands; a start folds them behind the checkpoint."""
+        shard and the one of its commands; a start folds them after the checkpoint."""
         point = self._snapshot.point
         saved = 0 if point is None else point.position
         return not self._closed and position >= max(saved, state.folded_until)
@@ -193,7 +193,7 @@ class StateCheck:
         return None if isinstance(raw, Damage) else raw.store_timestamp_ms
 
     def _check_config(self) -> None:
-        """What cannot be read as JSON is damaged, whoever wrote it."""
+        """What cannot be read as JSON is damaged, whatever program wrote it."""
         disk, root = self._snapshot.disk, self._snapshot.paths.root
         for name in small_files(disk, self._snapshot.paths):
             data = read_whole(disk, f"{root}/{name}") if name.endswith(".json") else None
@@ -268,7 +268,7 @@ class StateCheck:
 
     def _is_needed(self, relative_path: str) -> bool:
         """Say whether a file should be there that has checksums. A writer that was killed while it
-        removed an old one, or one behind a cut, may have left those behind."""
+        removed an old one, or one after a cut, may have left those behind."""
         root, _, rest = relative_path.partition("/")
         if root == "index":
             point, start = self._snapshot.point, self._snapshot.files.start

@@ -40,9 +40,9 @@ def verify(
     """Check the store in a directory, ours or RocketMQ's, also beside a running writer.
 
     Checked are every record (checksums, identity, position, groups), that queues and index agree
-    with the log in both directions, page checksums, states, times and checkpoints. Beside a
-    writer, what it published is checked, what it appends meanwhile is left out, and only what is
-    found again in a second and third check is told: a writer at work is no damage. Nor are files
+    with the log in both directions, page checksums, states, times and checkpoints. Beside a writer,
+    what it published is checked, what it appends meanwhile is left out, and only what is found
+    again in a second and third check is reported: a concurrent writer is not damage. Nor are files
     of a shard that it cut or deleted meanwhile; the report notes which.
     """
     clock = clock or SystemClock()

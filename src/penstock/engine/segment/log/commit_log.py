@@ -66,7 +66,7 @@ class CommitLog:
         self._current = 0
         self._prefaulted = 0
         self._filled = 0
-        """Behind this position a look at a page brings no others."""
+        """After this position a look at a page brings no others."""
         self.group_commit.sync_natively(
             appender, weak_callback(self._note_synced), weak_callback(self._stop_after_failed_sync)
         )
@@ -214,7 +214,8 @@ class CommitLog:
         return max(target, self.durable)
 
     def wait_durable(self, position: int) -> None:
-        """Return when the log is on the device up to `position`, syncing it if nobody else does."""
+        """Return when the log is on the device up to `position`, syncing it if no other thread
+        does."""
         self.group_commit.wait(position, self.sync_all)
 
     def sync_all(self) -> int:
@@ -249,7 +250,7 @@ class CommitLog:
         return failed
 
     def _stop_after_failed_sync(self, reason: str) -> None:
-        """A native sync failed: nobody else has a turn before this returns."""
+        """A native sync failed: no other thread syncs before this returns."""
         raise self._stopped(self.durable, reason)
 
     def _note_synced(self, position: int, timestamp_ms: int, seconds: list[float]) -> None:

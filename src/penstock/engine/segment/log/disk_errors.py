@@ -1,4 +1,4 @@
-"""What a failure of the file system means to whoever asked for something."""
+"""File system errors as errors of the store."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def read_error(
 
 
 def opening_error(path: str, error: OSError) -> StoreError:
-    """Return what `error` means to whoever wanted to open or make the store in `path`."""
+    """Return what `error` means for a caller that opens or creates the store in `path`."""
     where = error.filename or path
     if error.errno == errno.ENOENT:
         return NotAStoreError(

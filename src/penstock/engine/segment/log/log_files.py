@@ -53,7 +53,7 @@ class _Open:
         """How many are putting it on the device at the moment."""
 
     def release(self) -> bool:
-        """Unmap and close it, unless somebody uses it."""
+        """Unmap and close it, unless it is in use."""
         if self.syncs or not self.mapping.release():
             return False
         self.file.close()
@@ -98,7 +98,7 @@ class FileSet:
 
     @property
     def stop(self) -> int:
-        """The position behind the last file."""
+        """The position after the last file."""
         return self._bases[-1] + self.file_size if self._bases else 0
 
     def base_of(self, position: int) -> int:
@@ -291,7 +291,7 @@ class FileSet:
                     opened.mapping.set_readahead(first, last, wanted=wanted)
 
     def zero(self, start: int) -> None:
-        """Clear everything from `start` on: the rest of its file, and the files behind it."""
+        """Clear everything from `start` on: the rest of its file, and the files after it."""
         with self._lock:
             base = self.base_of(start)
             self.remove_from(base + self.file_size)
@@ -311,7 +311,7 @@ class FileSet:
             return [(base + a, base + b) for a, b in file.written_ranges(start - base)]
 
     def remove_from(self, base: int) -> None:
-        """Remove the files at and behind `base`, newest first, so that no gap can appear."""
+        """Remove the files at and after `base`, newest first, so that no gap can appear."""
         with self._lock:
             for victim in [b for b in reversed(self._bases) if b >= base]:
                 self._drop(victim)
@@ -334,7 +334,7 @@ class FileSet:
         self._disk.remove(self.path_of(base))
 
     def unmap_idle(self) -> None:
-        """Unmap the files that nobody has asked for since the last call, nor holds a view of."""
+        """Unmap the files that were not used since the last call and have no views."""
         with self._lock:
             for base in [base for base in self._open if base not in self._used]:
                 if self._open[base].release():

@@ -244,7 +244,7 @@ class WriteManager:
             raise
 
     def more_index(self) -> None:
-        """Attach another index file; the log's lock is held, or nobody appends yet."""
+        """Attach another index file; the log's lock is held, or no append has begun."""
         with disk_errors(self._index.directory):
             try:
                 self._add_index_file()

@@ -2,7 +2,7 @@
 
 A queue has no hole of its own: an offset without a record was deleted, or lies below the floor, or
 its record is lost. So a unit that should be there and is not, a unit without a record, and a gap
-between two batches raise `CorruptionError`; whoever reads then has the queue rebuilt and tries
+between two batches raise `CorruptionError`; the reader then has the queue rebuilt and tries
 again, and what is missing still is lost for good.
 """
 
@@ -22,7 +22,8 @@ UNITS_PER_STEP: Final = 4096
 
 
 class ReadableShard(Protocol):
-    """A shard as readers see it: of an open store, or of a directory that somebody else writes."""
+    """A shard as readers see it: of an open store, or of a directory that another process
+    writes."""
 
     repaired: frozenset[int]
     """Offsets for which rebuilding the queue did not help: their records are damaged."""
@@ -43,8 +44,8 @@ class ReadableShard(Protocol):
         ...
 
     def was_truncated_since(self, generation: int) -> bool:
-        """Say whether offsets were taken back since `generation` was read; waits for whoever is
-        taking some back."""
+        """Say whether offsets were taken back since `generation` was read; waits for a truncation
+        that is taking some back."""
         ...
 
     def check_units(self) -> bool:
@@ -60,7 +61,7 @@ class ReadableShard(Protocol):
     def position_of(self, offset: int) -> int | None: ...
 
     def offset_at(self, position: int) -> int:
-        """Return the first live offset whose record lies at or behind `position` of the log."""
+        """Return the first live offset whose record lies at or after `position` of the log."""
         ...
 
     def blocks_from(self, timestamp_ms: int) -> Iterator[int]:

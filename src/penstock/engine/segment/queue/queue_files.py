@@ -7,7 +7,7 @@ Files are created with their first unit, sparse, and written with plain writes: 
 must not each hold allocated space, and a mapping with holes would be fatal on a full disk.
 
 Everything here is derived from the commit log. So nothing is repaired: what is missing or fails its
-checksum is rebuilt from the log by whoever finds out.
+checksum is rebuilt from the log by the reader that finds out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Unsynced = tuple[list[str], list[str]]
 
 class _Held:
     """An open file that closes when the last thread using it lets go: eviction from the cache
-    must not close a file under a reader. So whoever uses `file` keeps this object meanwhile."""
+    must not close a file under a reader. So a user of `file` keeps this object meanwhile."""
 
     __slots__ = ("file",)
 
@@ -123,7 +123,7 @@ class UnitFiles:
         self._created = False
         self._changes = 0
         self._first: tuple[int, int | None] | None = None
-        """The first unit, as it was found behind that many changes."""
+        """The first unit, as it was found after that many changes."""
 
     @property
     def directory(self) -> str:
@@ -142,7 +142,7 @@ class UnitFiles:
 
     def first_unit(self) -> int | None:
         """The number of the first unit of the first file. Any thread may ask: what is remembered
-        is what was found when no file came or went before, and none behind."""
+        is what was found when no file came or went before, and none after."""
         first = self._first
         if first is None or first[0] != self._changes:
             changes = self._changes
@@ -226,7 +226,7 @@ class UnitFiles:
             count -= n
 
     def goes_on_at(self, unit: int) -> bool:
-        """Return whether the files hold something at `unit`, or there are files behind it."""
+        """Return whether the files hold something at `unit`, or there are files after it."""
         if any(first > unit for first in self.first_units()):
             return True  # of a shard of this name that was dropped, and was longer
         try:
@@ -268,7 +268,7 @@ class UnitFiles:
         if self._dirty is not None:
             self._dirty -= {path}
         self.note_sealed(path)
-        self._changes += 1  # whoever looks from here on may find it, or not
+        self._changes += 1  # a check from here on may find it, or not
         self._files.disk.remove(path)
         self._changes += 1
         self._remove_checksums(path)

@@ -98,8 +98,9 @@ class ShardLog:
         self._checked = False
         self._suspect = False
         self._last_lookup: list[tuple[int, int]] | None = None
-        """Holds the last offset that was looked up, and its unit. A cut leaves whoever looks up
-        just then alone with the old list: what was found before it does not count behind it."""
+        """Holds the last offset that was looked up, and its unit. A truncation leaves a concurrent
+        lookup just then alone with the old list: what was found before it does not count after
+        it."""
         self._files_read: dict[int, str] | None = None
         """Queue files that passed their checks when they were read, by number."""
 
@@ -155,7 +156,7 @@ class ShardLog:
 
     @property
     def commit(self) -> int:
-        """The offset behind the last record that is safe to show."""
+        """The offset after the last record that is safe to show."""
         end = self.log.appender.shown_offset(self.handle)
         return end if self._commit_limit is None else min(end, self._commit_limit)
 
@@ -165,7 +166,7 @@ class ShardLog:
 
     def was_truncated_since(self, generation: int) -> bool:
         """Say whether offsets were taken back since `generation` was read."""
-        with self.lock:  # by whoever is just at it, too
+        with self.lock:  # by a truncation under way, too
             return self.truncation_generation != generation
 
     # Units
@@ -220,7 +221,7 @@ class ShardLog:
         return data
 
     def unit_of(self, offset: int) -> int:
-        """Return the number of the unit that holds `offset`, or would be the first behind it."""
+        """Return the number of the unit that holds `offset`, or would be the first after it."""
         if self.kind is QueueKind.SIMPLE:
             return offset
         last = self._last_lookup
@@ -247,8 +248,8 @@ class ShardLog:
         return low
 
     def _step_on(self, offset: int, low: int, high: int) -> tuple[int, int]:
-        """Narrow [low, high] down around the unit of `offset` in growing steps: whoever reads on is
-        a few units behind the last look-up."""
+        """Narrow [low, high] down around the unit of `offset` in growing steps: a sequential reader
+        is a few units after the last look-up."""
         step = 1
         while low + step <= high:
             if self.batch_end(low + step - 1) > offset:
@@ -258,7 +259,7 @@ class ShardLog:
         return low, high
 
     def batch_end(self, unit: int) -> int:
-        """Return the offset behind the last message of a batch unit; of one that was cut off
+        """Return the offset after the last message of a batch unit; of one that was cut off
         meanwhile, an offset that no shard reaches."""
         rows = self.rows(unit, 1)
         return rows[0].end_offset if rows else _NO_OFFSET
@@ -268,7 +269,7 @@ class ShardLog:
         return unit_rows(self.kind, unit, self.read_units(unit, count))
 
     def first_unit_at(self, position: int) -> UnitRow | None:
-        """Return the first live unit whose record lies at or behind `position` of the log."""
+        """Return the first live unit whose record lies at or after `position` of the log."""
         rows = self.rows(self._unit_at(position), 1)
         return rows[0] if rows else None  # none: it was the last, or is cut off
 
@@ -348,7 +349,7 @@ class ShardLog:
         return int.from_bytes(unit[:8], "big", signed=True)
 
     def offset_at(self, position: int) -> int:
-        """Return the first live offset whose record lies at or behind `position` of the log."""
+        """Return the first live offset whose record lies at or after `position` of the log."""
         row = self.first_unit_at(position)
         return self.next_offset if row is None else row.first_offset
 
@@ -483,7 +484,7 @@ class ShardLog:
             return offset
 
     def trim_files(self) -> None:
-        """Clear the files behind the last unit that was moved there."""
+        """Clear the files after the last unit that was moved there."""
         with self.lock:
             self.units.cut(self.log.appender.held_units(self.handle)[0])
 
@@ -548,7 +549,7 @@ class ShardLog:
 
 
 def batch_unit_behind(units: UnitFiles, state: ShardState) -> int:
-    """Return the number of the first unit behind the end that a saved state says. Its files may
+    """Return the number of the first unit after the end that a saved state says. Its files may
     hold more: records came between the look at the ends and the move of their units. A replay
     finds those records, and must not give each a second unit."""
     stop = state.queue_first + state.queue_units

@@ -120,7 +120,7 @@ class ShardState:
         self.dropped = False
         """The shard was deleted; what the log still holds of it is dead."""
         self.dropped_at = Position(0)
-        """Where the log ended when it was deleted: nothing behind speaks of it."""
+        """Where the log ended when it was deleted: nothing after speaks of it."""
         self.truncations: tuple[tuple[int, int], ...] = ()
         """(position, offset): when the log ended at `position`, this shard was cut to `offset`. A
         replay of the log must do the same, or the dead records would come back."""

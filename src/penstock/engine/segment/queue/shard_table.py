@@ -172,7 +172,7 @@ class ShardTable:
 
     def drain_dirty(self, note: Callable[[ShardLog], object]) -> None:
         """Move all units from memory to their files. Each shard that has any is noted before: one
-        of which nobody knows that its units were moved would be taken for unchanged."""
+        that is not known to have moved units would be taken for unchanged."""
         for handle in self._log.appender.dirty_queues():
             log = self._by_handle.get(handle)
             if log is not None:

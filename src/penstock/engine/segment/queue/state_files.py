@@ -14,7 +14,7 @@ for each would cost the log dearly; but what was replaced without a sync may be 
 cut, or be ahead of a log that lost its tail. So recovery reads only what was saved durably, and a
 published copy never touches that.
 
-A state that is missing, or whose file is damaged, is folded again from the log by whoever asked.
+A state that is missing, or whose file is damaged, is folded again from the log by the caller.
 But the log does not hold all of it (where a shard was cut, what a removed file said), so one bad
 sector must not be the end of it: everything durable is there twice.
 """

@@ -121,7 +121,7 @@ class TimeIndex:
 
     @property
     def end_block(self) -> int:
-        """The block behind the last one that has a place here."""
+        """The block after the last one that has a place here."""
         return max(self._load().end_block, self._dropped)
 
     def append(self, blocks: Iterable[tuple[int, int]]) -> None:

@@ -159,7 +159,7 @@ class ShardReader(RawRangeReader):
             return None
         record = stored_from_raw(raw)
         if isinstance(record, Damage):
-            return None  # whole, but nobody can take it apart: it has no key
+            return None  # whole, but it cannot be decoded: it has no key
         expired = record.expires_at_ms is not None and record.expires_at_ms <= now_ms
         return None if expired or not has_key(record, raw.properties, key) else record
 
@@ -275,7 +275,7 @@ class ShardReader(RawRangeReader):
         return None
 
     def _times_of(self, log: ReadableShard, query: Query) -> Iterator[tuple[int, int]]:
-        """Yield offsets and timestamps; messages that nobody can take apart have that of their
+        """Yield offsets and timestamps; messages that cannot be decoded have that of their
         batch."""
         offset = query.offset
         while offset < query.until:

@@ -120,7 +120,7 @@ class PageReader:
 
     def read_some(self, log: ReadableShard, query: Query) -> list[StoredRecord]:
         """Return records as `read` does; none only when there is none up to `until`. Passes over
-        what cannot be taken apart: whoever is handed records has no use for it."""
+        what cannot be decoded: a caller of records has no use for it."""
         offset = query.offset
         while offset < query.until:
             generation = log.truncation_generation
@@ -267,7 +267,7 @@ class PageReader:
 
     def read_keys(self, log: ReadableShard, query: Query) -> tuple[bytes | None, int]:
         """Return the keys inside the next batches as entries of an index, and the offset at which
-        to go on. A batch that cannot be taken apart has none."""
+        to go on. A batch that cannot be decoded has none."""
         now_ms = self._clock.expiry_ms()
 
         def read(buffer: memoryview, located: LookupResult, query: Query) -> KeyPage:

@@ -96,7 +96,7 @@ class RawRangeReader(PageReader):
         return [*split_raw_range(self.read_raw_range(log, query)[0])]
 
     def read_raw_range(self, log: ReadableShard, query: Query) -> tuple[bytes, int]:
-        """Return whole records, or batches, one behind the other as the log holds them, checked,
+        """Return whole records, or batches, one after the other as the log holds them, checked,
         and the offset to go on at; no object is made of any of them."""
         self._check(log)
         generation = log.truncation_generation
@@ -169,7 +169,7 @@ def _beginning_before(kind: QueueKind, units: bytes, until: int) -> bytes:
 
 
 def split_raw_range(run: bytes) -> Iterator[bytes]:
-    """Yield the records, or batches, that lie one behind the other."""
+    """Yield the records, or batches, that lie one after the other."""
     at = 0
     while at < len(run):
         size = int.from_bytes(run[at : at + 4], "big")

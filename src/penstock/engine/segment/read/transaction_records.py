@@ -1,7 +1,7 @@
 """Which records a producer wrote in a transaction: each says so itself (`PSTK_TXN`).
 
 That is only asked for when the transaction is aborted. Most bytes in between are of others, so the
-log is searched for the property first, and only runs that hold its bytes are taken apart.
+log is searched for the property first, and only ranges that hold its bytes are decoded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find_transaction_records(
 
 
 def transaction_records_in(run: bytes, producer_id: int) -> list[int]:
-    """Return the offsets of such records that lie one behind the other."""
+    """Return the offsets of such records that lie one after the other."""
     text = str(producer_id)
     wanted = TRANSACTION.encode() + NAME_END + text.encode() + VALUE_END
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""Tells damage from a record that is whole and only holds what nobody can take apart.
+"""Tells damage from a whole record whose content cannot be decoded.
 
 Readers see no difference at first: they cannot go on. The record's own checksum decides, and the
 unit that points at it: when both are right, nothing is damaged.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class UnitsRead(NamedTuple):
-    """Units that somebody reads, the first of which is that of `offset`, and the bytes that they
+    """Units of a read, the first of which is that of `offset`, and the bytes that they
     point into, which begin at `base`."""
 
     data: Buffer

@@ -126,7 +126,7 @@ class ShardView:
             return True
 
     def read_units(self, unit: int, count: int) -> bytes:
-        """Return up to `count` units from `unit` on; none behind the end."""
+        """Return up to `count` units from `unit` on; none after the end."""
         count = min(count, self.ends.stop - unit)
         return self._read(unit, count) if count > 0 else b""
 
@@ -153,7 +153,7 @@ class ShardView:
             self._sealed.check(sums_path(self._shard, self._kind, path), path)
 
     def unit_of(self, offset: int) -> int:
-        """Return the number of the unit that holds `offset`, or would be the first behind it."""
+        """Return the number of the unit that holds `offset`, or would be the first after it."""
         if self._kind is QueueKind.SIMPLE:
             return offset
         low, high = self.ends.first, self.ends.stop
@@ -172,7 +172,7 @@ class ShardView:
         return None if not unit or unit == PRE_BLANK else _position(unit)
 
     def offset_at(self, position: int) -> int:
-        """Return the first live offset whose record lies at or behind `position` of the log."""
+        """Return the first live offset whose record lies at or after `position` of the log."""
         units = (self.unit_of(self.earliest), self.ends.stop)
         low = first_unit_at(self._read, self.units.unit_size, units, position)
         if self._kind is QueueKind.SIMPLE or low >= self.ends.stop:

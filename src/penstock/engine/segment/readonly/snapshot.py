@@ -1,6 +1,6 @@
 """What a view sees of a directory at one moment: its files, shards and bounds.
 
-A snapshot never changes. Its files stay open while somebody reads through it, so that a refresh in
+A snapshot never changes. Its files stay open while readers use it, so that a refresh in
 one thread does not disturb a read in another.
 """
 
@@ -162,7 +162,7 @@ class _Nothing:
 
 
 class _Uncounted:
-    """A view has nobody who asks for its metrics, and need not load their library."""
+    """The metrics of a view are not collected: their library need not be loaded."""
 
     damaged_reads: Final = _Nothing()
 

@@ -155,7 +155,7 @@ class StoreView:
     def read_raw_range(
         self, shard: ShardId, offset: int, *, max_size: int, until: int | None = None
     ) -> tuple[bytes, int]:
-        """Return whole records (batches, in a batch shard) below `until` one behind the other as
+        """Return whole records (batches, in a batch shard) below `until` one after the other as
         the log holds them, checked, and the offset to go on at."""
         check_limits(offset, 1, max_size)
 

@@ -15,7 +15,7 @@ only hold more than it says, which a replay from it writes again.
 Which shards to save is told by the ends themselves: those whose end is not the one that was saved.
 A note of every move could get lost; so only changes that have no unit are noted (`touch`).
 
-Appends go on meanwhile, so a state may know of records behind P: a replay folds them again, which
+Appends go on meanwhile, so a state may know of records after P: a replay folds them again, which
 changes nothing. That is why the log is synced after the states are packed: a state must not know of
 a record that a power cut can take. A shard is cut only between two checkpoints (`pause`), because
 to cut it again in a replay would change something.
@@ -50,7 +50,7 @@ from penstock.record import ShardId
 
 _SEALED_TOGETHER: Final = 64
 """Queue files that share the syncs of their checksums. A busy shard fills many between two
-checkpoints, and nobody else may cut a shard, or make a checkpoint, meanwhile."""
+checkpoints, and no other thread may truncate a shard, or make a checkpoint, meanwhile."""
 
 _log: Final = get_logger(__name__)
 
@@ -138,7 +138,7 @@ class Checkpointer:
         self._saved_ends = self._log.appender.next_offsets()
 
     def stop(self, error: StoreError) -> None:
-        """Write nothing any more: whoever comes late finds no shards, and must not save that."""
+        """Write nothing any more: a late caller finds no shards, and must not save that."""
         self._stopped = error
 
     def _check_running(self) -> None:
@@ -148,11 +148,11 @@ class Checkpointer:
     def touch(self, log: ShardLog) -> None:
         """Save this shard's state next time: it changed without a queue unit of its own. For a
         change that a record of the log tells of, before the log's lock is released: a checkpoint
-        behind that record must have the state."""
+        after that record must have the state."""
         self._note((log.shard,))
 
     def note_gone(self, shard: ShardId) -> None:
-        """Take a shard that is no more out of the files of states, next time."""
+        """Remove a deleted shard from the files of states, next time."""
         self._note((shard,))
 
     def _note(self, shards: Iterable[ShardId], *, saved: bool = False) -> None:
@@ -197,7 +197,7 @@ class Checkpointer:
         return dirty
 
     def checkpoint(self, *, clean: bool = False, frees_room: bool = False) -> None:
-        """Put everything derived on the device and remember how far the log is then. One behind
+        """Put everything derived on the device and remember how far the log is then. One after
         which files can be removed (`frees_room`) may use the last room that there is."""
         with self.pause:
             try:

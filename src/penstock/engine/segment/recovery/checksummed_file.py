@@ -7,7 +7,7 @@
 Every bit and every cut of such a file is covered: the checksum by itself, the size by the size of
 the file, everything else by the checksum. Files are replaced as a whole, never changed in place.
 
-Every version of every kind of file keeps the magic first, the version behind it and the checksum
+Every version of every kind of file keeps the magic first, the version after it and the checksum
 last, so that an older release can tell a newer file from a damaged one.
 """
 

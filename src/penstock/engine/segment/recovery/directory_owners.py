@@ -40,7 +40,7 @@ class StoreLock:
     """The locks of a store and of its directories elsewhere, as one."""
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
-        """Lock the store's own directory; `LockedError` when somebody has it open."""
+        """Lock the store's own directory; `LockedError` when another process has it open."""
         self._disk: Final = disk
         self._locks: Final = [disk.lock(paths.lock)]
 

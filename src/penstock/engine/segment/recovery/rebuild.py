@@ -120,7 +120,7 @@ class _Builder(ABC):
 
     @abstractmethod
     def _take(self, first: int, units: bytes, stop: int) -> None:
-        """Take units from number `first` on; those at and behind `stop` are in memory."""
+        """Take units from number `first` on; those at and after `stop` are in memory."""
 
     @abstractmethod
     def _finish(self, stop: int) -> None: ...
@@ -187,7 +187,7 @@ def _base_offset(unit: bytes) -> int:
 
 
 def _behind(files: FileSet, base: int, after: int, damage: Damage | None, limit: int) -> int:
-    """Return the first record behind bytes that are none, or `limit`."""
+    """Return the first record after bytes that are none, or `limit`."""
     start = after if damage is None else max(after, damage.position)
     found = core.find_record(files.buffer(base), base, start + 1, limit, files.strict)
     return limit if found < 0 else found
@@ -231,7 +231,7 @@ def rebuild_index(
 def _cut_anyhow(
     scratch: Appender, buffer: memoryview, base: int, position: int, handle: int
 ) -> None:
-    """Make way for a record in a queue of which nobody wants the units."""
+    """Make room for a record in a queue whose units are not needed."""
     raw = core.decode_raw(buffer, base, position, True)
     assert not isinstance(raw, Damage), "the replay has just read it"
     scratch.truncate_queue(handle, raw.queue_offset, scratch.next_unit(handle))

@@ -8,10 +8,10 @@ Replay gives the queues, the index and the shards' states what the log holds bey
 bad record:
 
   * at or past D it is the torn tail of a crash. The log is cut there: zeroed, later files removed,
-    synced, before the first append, because old records would otherwise reappear behind new ones.
-    The report counts whole records found behind the cut.
+    synced, before the first append, because old records would otherwise reappear after new ones.
+    The report counts whole records found after the cut.
   * before D it is corruption. It is reported and stays where it is: reading it raises, and the
-    records behind it are kept.
+    records after it are kept.
 
 Without a checkpoint that can be believed (none, or damaged states or index), L is the start of the
 log, and everything derived is built again.
@@ -233,7 +233,7 @@ class Replay:
     def _behind_damage(
         self, buffer: memoryview, base: int, damage: Damage, position: int
     ) -> tuple[int, bool]:
-        """Return where to go on behind bytes that are no record, and whether the log ends."""
+        """Return where to go on after bytes that are not a record, and whether the log ends."""
         file_end = base + self._files.file_size
         limit = file_end if self._clean else min(file_end, self._durable)
         is_hole = damage.reason == HOLE_REASON
@@ -264,7 +264,7 @@ class Replay:
 
     def _refuse_foreign(self, buffer: memoryview, base: int, position: int) -> None:
         """Raise when the log would be cut at a record that is whole but has no checksum: no crash
-        leaves one. (A page that got lost leaves zeros, or bytes that are no text.)"""
+        leaves one. (A page that got lost leaves zeros, or bytes that are not text.)"""
         if not self._files.strict:
             return
         raw = core.decode_raw(buffer, base, position, True)
@@ -278,7 +278,7 @@ class Replay:
             )
 
     def _goes_on(self, buffer: memoryview, base: int, position: int, limit: int) -> bool:
-        """Say whether a log that was closed has records behind bytes that are none."""
+        """Say whether a log that was closed has records after bytes that are none."""
         if not self._clean or position + 1 >= limit:
             return False
         written = self._files.written_ranges(position + 1)
@@ -372,7 +372,7 @@ class Replay:
         self.touched.add(line.shard)
 
     def _drop(self, shard: ShardId, raw: RawRecord) -> None:
-        """Delete a shard again. Its queue may hold records already that came behind this line, of
+        """Delete a shard again. Its queue may hold records already that came after this line, of
         a new shard of that name: the first of them has replaced all older ones."""
         log = self._table.find(shard)
         if log is None:
@@ -383,7 +383,7 @@ class Replay:
             return
         if raw.position < log.state.folded_until:
             return
-        # Only what came behind the line is sure to be in memory: the files may be gone.
+        # Only what came after the line is sure to be in memory: the files may be gone.
         last = self._log.appender.read_units(log.handle, log.next_unit - 1, 1)
         if log.next_unit and (not last or int.from_bytes(last[:8]) < raw.position):
             log.clear_queue()
@@ -396,7 +396,7 @@ class Replay:
         self.touched.add(shard)
 
     def _cut_again(self, line: TruncateEntry, raw: RawRecord) -> None:
-        """Cut a shard as it was cut here. Its queue may hold records already that came behind this
+        """Cut a shard as it was cut here. Its queue may hold records already that came after this
         line: the first of them has replaced all from its offset on."""
         shard, offset = line.shard, line.offset
         log = self._table.find(shard)
@@ -410,7 +410,7 @@ class Replay:
         if log is None:
             return
         log.note_state()
-        # Only what came behind the line is sure to be in memory: see `_drop`.
+        # Only what came after the line is sure to be in memory: see `_drop`.
         last = self._log.appender.read_units(log.handle, log.next_unit - 1, 1)
         if log.next_offset > offset and (not last or int.from_bytes(last[:8]) < raw.position):
             log.cut(offset)
@@ -477,7 +477,7 @@ def producer_of(raw: RawRecord) -> tuple[Producer, int] | None:
 
 
 def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
-    """Zero what lies behind `end`, and remove the files behind it, unless all of that is zeros;
+    """Zero what lies after `end`, and remove the files after it, unless all of that is zeros;
     return (bytes that were not zero, whole records among them)."""
     files = log.files
     dirty = records = 0

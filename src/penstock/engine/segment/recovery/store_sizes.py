@@ -86,7 +86,7 @@ def holds_store(disk: Disk, root: str) -> bool:
 
 
 def check_is_store(disk: Disk, paths: StorePaths) -> None:
-    """Refuse what is no store, with the reason."""
+    """Reject a path that is not a store, with the reason."""
     exists = disk.exists(paths.root)
     if exists and not disk.is_directory(paths.root):
         raise NotAStoreError(f"{paths.root} is no store: it is no directory")
@@ -182,7 +182,7 @@ def _values_in(disk: Disk, path: str) -> dict[str, str] | None:
 
 def _problem_of(values: Mapping[str, str] | None) -> str | None:
     """Say what is wrong with a file that lacks something, or is not as it was written. One without
-    a checksum is somebody's own, and may say what it likes."""
+    a checksum belongs to another program, and may hold anything."""
     if values is None:
         return None
     if values.get(_CHECKSUM, _checksum(values)) != _checksum(values):
@@ -239,7 +239,7 @@ def _first_size(disk: Disk, directory: str) -> int:
 
 def keep_properties(disk: Disk, paths: StorePaths, stored: StoreProperties) -> None:
     """Write down what the store is like, where that is not written yet: in `store.properties`, and
-    a second time, for whoever loses that file. What others wrote into it stays."""
+    a second time, in case that file is lost. What others wrote into it stays."""
     values = {theirs: str(getattr(stored.sizes, ours)) for ours, theirs in _NAMES.items()}
     if stored.strict:
         values[_STRICT] = "true"
@@ -257,7 +257,7 @@ def keep_properties(disk: Disk, paths: StorePaths, stored: StoreProperties) -> N
         except OSError as error:
             if not is_full(error):
                 raise
-            # A full disk is no reason not to open: the next start writes it.
+            # The store opens on a full disk, too: the next start writes it.
             _log.warning("properties_not_copied", path=paths.properties_copy)
 
 
