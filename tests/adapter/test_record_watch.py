@@ -35,14 +35,14 @@ def test_a_shard_that_moves_to_another_node_wakes_those_who_wait_for_records_her
 def test_a_watch_sees_records_from_its_offset_on_and_a_shard_that_is_gone(bench: Bench) -> None:
     with RecordWatch(bench.handler, {NAME: Offset(1)}, lambda: None) as watch:
         bench.put(b"0")
-        assert not watch.has_records()
+        assert not watch.has_news()
         assert not watch.has_records()
         bench.put(b"1")
-        assert watch.has_records()
+        assert watch.has_news()
         assert watch.has_records()
         watch.move(Offset(2))
-        assert not watch.has_records()
+        assert not watch.has_news()
         assert not watch.is_gone()
         bench.tell(ShardDeleted(*SHARD))
         assert watch.is_gone()
-        assert watch.has_records()
+        assert watch.has_news()

@@ -39,7 +39,7 @@ class RecordPositions:
         info = self._handler.stable_info
         return any(info(entry.name).commit > at for entry, at in self._entries.items())
 
-    def has_records(self) -> bool:
+    def has_news(self) -> bool:
         """Say whether records were written through this node. A shard that was deleted is news,
         too: its reader must look again."""
         stable_until = self._handler.limits.stable_until

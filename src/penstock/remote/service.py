@@ -266,7 +266,7 @@ class StorageService:
     def _follow(self, watch: RecordWatch, wakeup: Wakeup) -> Steps:
         """Wait until it is time to read again."""
         until = time.monotonic() + min(watch.pause_s(), FOLLOW_WAIT_S)
-        while not watch.has_records() and not self._stopping.is_set():
+        while not watch.has_news() and not self._stopping.is_set():
             left = until - time.monotonic()
             if left <= 0:
                 # An empty page: a client that only reads can end its stream, and look around.
@@ -359,7 +359,7 @@ class StorageService:
                 if left <= 0:
                     break
                 yield Pause(wakeup, left)
-                found = watch.has_records()
+                found = watch.has_news()
         yield pb.WaitReply(found=found)
 
     # Deleting
