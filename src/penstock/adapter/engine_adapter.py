@@ -13,7 +13,9 @@ from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import ShardEntry
 
 MEMORY: Final = "EngineMemory"
-ROCKSDB: Final = "EngineRocksDB"
+SEGMENT: Final = "EngineSegment"
+_UNWAITING: Final = frozenset({MEMORY, SEGMENT})
+"""Engines that append without a device, as far as the flush mode lets them."""
 _ASYNC: Final = "ASYNC_FLUSH"
 
 
@@ -53,7 +55,7 @@ class EngineStorageAdapter:
 
     def write_may_wait(self, flush: str) -> bool:
         """Say whether a write to a topic with this flush mode may wait for a device."""
-        return flush != _ASYNC or self.storage_type == ROCKSDB
+        return flush != _ASYNC or self.storage_type not in _UNWAITING
 
     def read_may_wait(self, entry: ShardEntry, offset: int) -> bool:
         """Say whether a read at `offset` may wait for a device. Only for shards of Kafka batches

@@ -14,7 +14,7 @@ from penstock.adapter.shard_handle import ShardHandle
 from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import StorageCacheManager
-from penstock.engine.transactions.stable_offsets import TransactionLimits
+from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.meta.client import Topic
 
 
@@ -40,7 +40,7 @@ class ShardDrivers:
     # Transactions
 
     @property
-    def limits(self) -> TransactionLimits:
+    def limits(self) -> StableOffsets:
         """What open and aborted transactions hide from readers of committed records."""
         return self._engine_storage_handler.limits
 

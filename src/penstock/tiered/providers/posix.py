@@ -121,7 +121,7 @@ class PosixProvider:
         local_path = self.path_of(key)
         if not IS_NATIVE or local_path is None:
             self.get_range_into(key, start, size, take)
-            return core.block_sums(take()[: blocks.size], blocks.block_size)
+            return core.block_checksums(take()[: blocks.size], blocks.block_size)
         from penstock import _native
 
         try:

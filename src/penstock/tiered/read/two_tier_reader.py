@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import SegmentStore
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import ShardId, StoredRecord
 from penstock.tiered.metrics import TierMetrics
