@@ -19,3 +19,17 @@ def test_no_limit_and_the_default_are_two_values(run: Run, tmp_path: Path) -> No
     refused = run("topic", "alter", "orders", "--set", "retention_ms=-2", *data)
     assert refused.code != 0
     assert "retention_ms" in refused.err
+
+
+def test_the_address_of_a_tier_is_shown_without_its_secrets(run: Run, tmp_path: Path) -> None:
+    data = ("--data", tmp_path / "data")
+    address = "tiering.provider=s3://AKIA:SECRETKEY@bucket/prefix"
+    assert (
+        run("topic", "create", "orders", "--set", "tiering=on", "--set", address, *data).code == 0
+    )
+    for shown in (
+        run("topic", "describe", "orders", *data).out,
+        run("topic", "describe", "orders", "--json", *data).out,
+    ):
+        assert "s3://***@bucket/prefix" in shown
+        assert "SECRETKEY" not in shown

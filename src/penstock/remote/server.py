@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from msgspec.structs import replace
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -83,7 +84,9 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
         native_only()
     except (ImportError, NotSupportedError) as error:
         hint = "pip install 'penstock[kafka]', with a Rust tool chain"
-        if settings.kafka != SERVE.kafka:
+        # `cli.descriptors` lowers the number of connections on its own.
+        given = replace(settings.kafka, connections_max=SERVE.kafka.connections_max)
+        if given != SERVE.kafka:
             # Settings of the front end ask for it; without any, a server goes on without it.
             raise SetupError(
                 f"Kafka clients cannot be served: {error}; {hint}, or set kafka.enabled = false"

@@ -22,6 +22,8 @@ from penstock.cli.output import (
 from penstock.cli.quantities import read_duration_ms, read_size
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError
+from penstock.meta.state.model import TieringPolicy
+from penstock.settings.redaction import redact
 
 app: Final = typer.Typer(
     help="Create, list, describe, alter and delete topics.", no_args_is_help=True
@@ -140,8 +142,13 @@ def _json_info(info: TopicInfo) -> dict[str, object]:
     """Return a topic with named options; they are stored as arrays without names."""
     config = msgspec.structs.asdict(info.config)
     if info.config.tiering is not None:
-        config[TIERING] = msgspec.structs.asdict(info.config.tiering)
+        config[TIERING] = msgspec.structs.asdict(_without_secrets(info.config.tiering))
     return {**msgspec.structs.asdict(info), "config": config}
+
+
+def _without_secrets(policy: TieringPolicy) -> TieringPolicy:
+    """Return a policy whose address has no user, password or key in it."""
+    return msgspec.structs.replace(policy, provider=redact(policy.provider))
 
 
 def _print_info(info: TopicInfo) -> None:
@@ -149,7 +156,7 @@ def _print_info(info: TopicInfo) -> None:
     fields = [("id", info.topic_id), ("storage", info.storage)]
     tiering = config.pop(TIERING)
     fields += [(name, str(value)) for name, value in config.items() if value is not None]
-    fields += shown_policy(tiering) if tiering is not None else []
+    fields += shown_policy(_without_secrets(tiering)) if tiering is not None else []
     print_fields(fields, title=info.name)
     has_tier = any(partition.log_start is not None for partition in info.partitions)
     rows: list[tuple[Cell, ...]] = [
