@@ -77,8 +77,8 @@ def test_a_name_is_listened_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "problem"),
     [
-        (UNKNOWN, "no name that this machine can resolve"),
-        ("[::1", "no name that this machine can resolve"),
+        (UNKNOWN, "nor a name that this machine can resolve"),
+        ("[::1", "nor a name that this machine can resolve"),
         (ELSEWHERE, f"{ELSEWHERE}:.*no such address"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_host_that_cannot_be_listened_on_is_named(
 
 
 def test_a_host_that_cannot_be_a_name_is_told() -> None:
-    with pytest.raises(SetupError, match="no name that this machine can resolve"):
+    with pytest.raises(SetupError, match="nor a name that this machine can resolve"):
         resolve("a" * 300, 7)
 
 

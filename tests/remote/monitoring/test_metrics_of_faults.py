@@ -102,7 +102,7 @@ def fail_to_dispatch(server: Server, store: penstock.Store, patch: pytest.Monkey
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of the dispatcher")
 
-    patch.setattr(TieredDispatcher, "dispatch", fail)
+    patch.setattr(TieredDispatcher, "_schedule", fail)
     store.topic("cold").write_many([b"v"] * 10)
     value, labels = server.node.registry.get_sample_value, {"dispatcher": "tier"}
     wait_for(lambda: bool(value("penstock_segment_dispatch_failures_total", labels)))

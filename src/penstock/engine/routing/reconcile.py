@@ -24,6 +24,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.plugins import plugin_name
 from penstock.errors import CorruptionError, RetryableError, SetupError
 from penstock.meta.state.constants import LOST
 from penstock.platform.log import get_logger
@@ -64,16 +65,13 @@ def reconcile(
             shards[entry.id] = entry.topic.topic.revision > altered_since
     done = Reconciled()
     for storage_type in sorted({*present, *wanted}):
-        try:
-            held = set(handler.list_shard(storage_type)) - lost
-        except SetupError as error:
-            # A package that is missing must not keep a node from serving what it has: requests for
-            # these shards raise the same error until the package is installed.
-            _log.error("engine_unavailable", cause=error, storage_type=storage_type)
+        held = _held_by(handler, storage_type)
+        if held is None:
             for shard in wanted.get(storage_type, ()):
                 handler.find(shard.name).is_open = True
             done.failed += 1
             continue
+        held -= lost
         if held and cache.revision == 0:
             raise CorruptionError(
                 where,
@@ -99,6 +97,18 @@ def reconcile(
             altered=done.altered,
         )
     return done
+
+
+def _held_by(handler: StorageEngineHandler, storage_type: str) -> set[ShardId] | None:
+    """Return the shards that an engine holds; None for one whose package is missing: that must not
+    keep a node from serving what it has, and requests for its shards raise the same error."""
+    try:
+        return set(handler.list_shard(storage_type))
+    except SetupError as error:
+        if plugin_name(storage_type) is None:
+            raise
+        _log.error("engine_unavailable", cause=error, storage_type=storage_type)
+        return None
 
 
 def _reconcile_engine(
