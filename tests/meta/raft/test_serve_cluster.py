@@ -81,7 +81,7 @@ class Servers:
 
     def shard_count(self) -> int:
         """Return how many shards the nodes have together, those of deleted topics included."""
-        return sum(int(held) for held in re.findall(r", has (\d+) shards", self.cluster("status")))
+        return sum(int(held) for held in re.findall(r", (\d+) shards", self.cluster("status")))
 
     def all_vote(self) -> bool:
         shown = self.cluster("status")
@@ -236,7 +236,7 @@ def test_shards_are_spread_over_the_nodes_and_any_node_serves_them(servers: Serv
         assert set(_leaders(store, "elsewhere").values()) == {1, 3}
         store.topic("orders").delete()
     assert "is online again" in servers.cluster("drain", "2", "--undo")
-    wait_until(lambda: servers.nodes_that("has 2 shards") == 2, "each node deletes its own")
+    wait_until(lambda: servers.nodes_that(", 2 shards,") == 2, "each node deletes its own")
     _use_a_node_without_the_role_meta(servers)
 
 
@@ -349,7 +349,7 @@ def _remove_nodes_that_have_records(servers: Servers) -> None:
         assert f"removed node {node} from all groups" in said
         assert f"no leader until node {node} rejoins with its records" in said
         assert all(one in said for one in where)
-    wait_until(lambda: servers.nodes_that("has") == 2, "they are forgotten")
+    wait_until(lambda: servers.nodes_that("shards") == 2, "they are forgotten")
     # A member joins anew, for the groups go on without it: without its metadata, with its records.
     shutil.rmtree(servers.directory / "3" / "meta")
     servers.start(3)
@@ -395,7 +395,9 @@ def _replace_the_disks_of_nodes(
             problems = {one.partition for one in described.partitions if "are lost" in one.problem}
             assert problems == set(lost)
     assert "topic 'elsewhere' does not exist" in servers.refusal_of("accept-loss", "elsewhere")
-    assert f"{len(lost)} shards of of-all begin anew" in servers.cluster("accept-loss", "of-all")
+    assert f"restarted {len(lost)} shards of of-all, empty" in servers.cluster(
+        "accept-loss", "of-all"
+    )
     with penstock.connect(servers.addresses[1]) as store:
         wait_until(partial(_are_led_by, store, leaders), "they lead again")
         for partition in lost:

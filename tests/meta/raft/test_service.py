@@ -364,7 +364,7 @@ def test_a_node_outside_of_the_groups_leads_its_shards_while_its_heart_beats(
 def test_a_watch_whose_client_does_not_read_ends_with_its_queue_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.meta.service._WATCH_QUEUE_MAX", 3)
+    monkeypatch.setattr("penstock.meta.topology_calls._WATCH_QUEUE_MAX", 3)
     with StandaloneMetaClient.open(str(tmp_path / "meta")) as solo:
         steps = solo.service().watch(pb.WatchRequest(after=0))
         for step in steps:
