@@ -86,7 +86,7 @@ def test_a_chain_fills_a_table(spark: SparkSession, spark_store: Path, tmp_path:
     ("stage", "message"),
     [
         (wrong, "stage 'wrong' failed: KeyError: 'no such field'"),
-        (lambda _: ["a"], "gave str, expected pyarrow.RecordBatch"),
+        (lambda _: ["a"], "returned str, expected pyarrow.RecordBatch"),
         (as_table, "the last stage returned the column 'number'"),
     ],
 )

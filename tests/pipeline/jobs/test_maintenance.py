@@ -136,7 +136,7 @@ def test_a_running_node_is_asked_to_compact_and_to_expire(tmp_path: Path) -> Non
         assert jobs.expire(address).rows_removed == 0
         with pytest.raises(BadRequestError, match="did you mean 'keyed'"):
             jobs.compact(address, topics=["keyd"])
-        with pytest.raises(BadRequestError, match="by its own setting"):
+        with pytest.raises(BadRequestError, match="uses its own setting"):
             jobs.expire(address, reserved_hours=1)
         # Its directory is refused, with a sentence that says what to do instead.
         for job in (jobs.compact, jobs.expire):

@@ -75,15 +75,18 @@ def test_no_command_begins_without_the_extra(
         (("export", "nowhere", "out"), "nowhere is no store"),
         (("export", "{sample}", "s3://bucket"), "is not a local directory"),
         (("export", "{sample}", "out", "--format", "orc"), "orc"),
-        (("import", "out", "nowhere.csv", "t"), "nowhere.csv is no file"),
+        (("import", "out", "nowhere.csv", "t"), "nowhere.csv is neither a file"),
         (("run", "nowhere", "--checkpoint", "c", "--export", "out"), "nowhere is no store"),
-        (("run", "{sample}", "--checkpoint", "c"), "there is nothing to do"),
+        (("run", "{sample}", "--checkpoint", "c"), "nothing to run"),
         (("run", "nowhere", "--checkpoint", "c", *INTO_TOPIC), "nowhere is no store"),
         (
             ("run", "{sample}", "--checkpoint", "c", "--stage", "no_such:f", *INTO_TOPIC),
             "stage 'no_such:f': No module named 'no_such'",
         ),
-        (("run", "{sample}", "--checkpoint", "c", "--offload", "tape:/x"), "no address of a tier"),
+        (
+            ("run", "{sample}", "--checkpoint", "c", "--offload", "tape:/x"),
+            "not the address of a tier",
+        ),
     ],
 )
 def test_wrong_arguments_are_told_before_spark_starts_or_anything_is_made(

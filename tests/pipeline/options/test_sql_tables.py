@@ -71,7 +71,7 @@ def test_a_loaded_frame_is_written_back_without_what_the_store_assigns(
     [
         ("subscribe", "nobody", "topic 'nobody' does not exist"),
         ("subscibe", "numbers", "unknown option 'subscibe'; did you mean 'subscribe'?"),
-        ("startingOffsets", '{"numbers": {"0": 10001}}', "startingOffsets says 10001"),
+        ("startingOffsets", '{"numbers": {"0": 10001}}', "startingOffsets is 10001"),
     ],
 )
 def test_an_error_shows_its_sentence_and_no_frames(

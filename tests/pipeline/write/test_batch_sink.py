@@ -117,5 +117,5 @@ def test_what_cannot_be_written_is_refused_with_a_sentence(
 
 def test_a_store_is_never_overwritten(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(3).selectExpr("cast(id as string) value")
-    with pytest.raises(PySparkException, match="only appended to"):
+    with pytest.raises(PySparkException, match="append-only"):
         rows.write.format("penstock").mode("overwrite").options(**NEW).save(str(tmp_path / "s"))

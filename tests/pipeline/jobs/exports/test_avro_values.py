@@ -130,7 +130,7 @@ def test_the_header_of_a_registry_is_passed_over() -> None:
         ('{"type": "record", "fields": []}', "not valid"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}',
-            "within itself",
+            "recursive",
         ),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["int", "string"]}]}',
@@ -150,9 +150,9 @@ def test_what_an_export_began_with_goes_on(tmp_path: Path) -> None:
     assert choose_payload(None, before) == before
     assert choose_payload(Payload("json"), before) == before
     assert choose_payload(Payload("avro", str(file)), None) == Payload("avro", '"string"')
-    with pytest.raises(BadRequestError, match="need their schema"):
+    with pytest.raises(BadRequestError, match="require a schema"):
         choose_payload(Payload("avro"), None)
     with pytest.raises(BadRequestError, match="decodes json, not avro"):
         choose_payload(Payload("avro", "{}"), before)
-    with pytest.raises(BadRequestError, match="there are json, avro"):
+    with pytest.raises(BadRequestError, match="expected one of json, avro"):
         choose_payload(Payload("xml"), None)

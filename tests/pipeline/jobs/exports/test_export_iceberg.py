@@ -154,7 +154,7 @@ def test_wrong_requests_are_refused(spark: SparkSession, tmp_path: Path) -> None
     store, target = str(tmp_path / "store"), str(tmp_path / "table")
     append(tmp_path / "store", 1)
     wrong = jobs.ExportForm("iceberg", iceberg=jobs.IcebergPlace("sales"))
-    with pytest.raises(BadRequestError, match=r"say namespace\.name"):
+    with pytest.raises(BadRequestError, match=r"write NAMESPACE\.NAME"):
         jobs.export(spark, store, target, form=wrong)
     with pytest.raises(BadRequestError, match="require the format iceberg, not parquet"):
         jobs.export(spark, store, target, form=jobs.ExportForm(iceberg=jobs.IcebergPlace()))

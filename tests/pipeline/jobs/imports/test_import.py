@@ -58,7 +58,7 @@ def test_rows_of_csv_become_json_and_columns_can_be_chosen(
     found = records(path)
     assert [each.key for each in found] == [b"1", b"2"]
     assert json.loads(found[0].value or b"") == {"id": "1", "name": "one", "at": "1000"}
-    with pytest.raises(BadRequestError, match="no column 'nam'"):
+    with pytest.raises(BadRequestError, match="unknown column 'nam'"):
         jobs.import_(
             spark, str(path), str(source), "copied", columns=jobs.ImportColumns(value="nam")
         )
@@ -104,9 +104,9 @@ def test_a_store_in_use_and_files_that_are_not_there_are_named(
             spark, jobs.ImportPlace(str(path), lock_timeout_s=0), str(source), ORDERS.topic
         )
     assert jobs.import_(spark, str(path), str(source), ORDERS.topic).rows_added == 1
-    with pytest.raises(BadRequestError, match="is no file"):
+    with pytest.raises(BadRequestError, match="is neither a file"):
         jobs.import_(spark, str(path), str(tmp_path / "nothing"), "copied")
-    with pytest.raises(BadRequestError, match="which format"):
+    with pytest.raises(BadRequestError, match="the file format is unknown"):
         jobs.import_(spark, str(path), str(source), "copied", file_format="xml")
 
 

@@ -75,7 +75,7 @@ def test_a_picture_is_what_its_name_says(
 
 
 def test_a_plot_that_cannot_be_made_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(BadRequestError, match=r"ends with \.html, \.png, \.svg or \.pdf"):
+    with pytest.raises(BadRequestError, match=r"ending in \.html, \.png, \.svg or \.pdf"):
         jobs.check_plot(str(tmp_path / "stats.jpeg"))
     with pytest.raises(BadRequestError, match="does not exist"):
         jobs.check_plot(str(tmp_path / "no" / "stats.html"))
