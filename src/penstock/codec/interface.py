@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Columns = dict[str, tuple[bytes, ...]]
-"""Ready Arrow buffers by column; the layouts are listed in `pure/columns.py`."""
+"""Ready Arrow buffers by column; the layouts are listed in `pure/read/columns.py`."""
 
 DeletedRanges = Sequence[tuple[int, int]]
 """Sorted, half-open ranges of offsets."""

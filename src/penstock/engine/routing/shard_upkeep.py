@@ -168,7 +168,7 @@ class ShardUpkeep:
         except RequestError as error:
             # Deleted or rolled meanwhile: the next round checks again.
             _log.debug("upkeep_overtaken", shard=entry.name, reason=str(error))
-        except Exception as error:  # noqa: BLE001 - one shard's trouble ends not the care of all
+        except Exception as error:  # noqa: BLE001 - an error in one shard must not stop the others
             report.failed += 1
             _log.error("upkeep_failed", cause=error, shard=entry.name)
 
@@ -176,7 +176,7 @@ class ShardUpkeep:
         for chore in chores:
             try:
                 chore()
-            except Exception as error:  # noqa: BLE001 - nor does a chore end it
+            except Exception as error:  # noqa: BLE001 - nor must a task stop the others
                 report.failed += 1
                 _log.error("chore_failed", cause=error)
 

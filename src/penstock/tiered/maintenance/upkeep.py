@@ -136,7 +136,7 @@ class TierUpkeep:
     def _try(self, report: TierReport, what: str, step: Callable[[], object]) -> None:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - one shard's trouble ends not the care of all
+        except Exception as error:  # noqa: BLE001 - an error in one shard must not stop the others
             report.failed[what] = str(error)
             if what not in self._failing:
                 _log.warning("tier_upkeep_failed", what=what, reason=str(error))

@@ -187,7 +187,7 @@ class TieredDispatcher:
                 self.upload(shard)
             except UnknownShardError:
                 continue  # deleted meanwhile
-            except Exception as error:  # noqa: BLE001 - one shard's trouble keeps no other waiting
+            except Exception as error:  # noqa: BLE001 - an error in one shard must not stop the others
                 self._record_failure(shard, _Pending(since=self._clock.monotonic()), error)
                 failed[shard.name] = str(error)
         return failed
