@@ -156,7 +156,7 @@ struct PlainHead {
 }
 
 impl PlainHead {
-    /// None for a head with any flaw; `batch_check.py` names it.
+    /// None for a head with any flaw; `batch_validation.py` names it.
     fn of(batch: &[u8]) -> Option<Self> {
         let head = Self {
             attributes: i16_at(batch, CHECKED_FROM)?,
