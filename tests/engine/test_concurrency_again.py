@@ -17,6 +17,7 @@ CONCURRENT = (
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(6 * 3600)
 @pytest.mark.parametrize("pure", ["0", "1"], ids=["native", "pure"])
 def test_concurrent_calls_behave_in_every_round(pure: str) -> None:
     for number in range(ROUNDS):
