@@ -8,10 +8,7 @@ from urllib.parse import quote
 
 from penstock.engine.segment import RECORD_OVERHEAD_MAX, FileSizes, SegmentSettings
 from penstock.settings import Settings, TieringSettings, keeps_default_sizes
-from penstock.tiered.catalog.directory_tiers import TIER_DIRECTORY
-from penstock.tiered.config import TierConfig
-from penstock.tiered.maintenance.upkeep import TierLimits
-from penstock.tiered.read.fetcher import FetchSettings
+from penstock.tiered import TIER_DIRECTORY, FetchSettings, TierConfig, TierLimits
 
 _HOUR_MS: Final = 3_600_000
 

@@ -90,13 +90,16 @@ from penstock.platform.log import get_logger
 from penstock.platform.metrics import SegmentMetrics
 from penstock.settings import EMBEDDED, Settings
 from penstock.settings.secret_file import read_secrets
-from penstock.tiered.build import build_tiered_engine
-from penstock.tiered.catalog.directory_tiers import TIER_URL, note_tier_url
-from penstock.tiered.catalog.restore import ATTACHING
-from penstock.tiered.catalog.writer import CatalogueWriter
-from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.lease import MetaLease
-from penstock.tiered.metrics import TierMetrics
+from penstock.tiered import (
+    ATTACHING,
+    TIER_URL,
+    CatalogueWriter,
+    MetaLease,
+    TieredSegmentEngine,
+    TierMetrics,
+    build_tiered_engine,
+    write_tier_url,
+)
 
 if TYPE_CHECKING:
     from penstock.meta.raft.client import RaftMetaClient
@@ -580,7 +583,9 @@ class Node:
             metrics=self._tier_metrics,
             clock=self.clock,
         )
-        engine.when_tiered(partial(note_tier_url, self._disk, self.path, self.settings.tiering.url))
+        engine.when_tiered(
+            partial(write_tier_url, self._disk, self.path, self.settings.tiering.url)
+        )
         catalogue = CatalogueWriter(self.meta, self.clock, self.offset_manager.flush)
         engine.tier_upkeep.save_catalogue = partial(catalogue.save, engine.tiers)
         return engine

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.codec import pure
 from penstock.errors import AlreadyExistsError, StaleWriteError
-from penstock.tiered.providers.contract import (
+from penstock.tiered.providers import (
     Blocks,
     ObjectMissingError,
     TierProvider,

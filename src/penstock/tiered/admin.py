@@ -1,4 +1,6 @@
-"""What an operator asks of a tier: what is in it, is it sound, what may go; by URL alone."""
+"""What an operator does with a tier, given by its URL: status, verification, garbage collection,
+repair, restore. An interface module: the command line imports it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ from penstock.engine.segment import SegmentSettings, SegmentStore
 from penstock.errors import BadRequestError, StoreError
 from penstock.platform.clock import SystemClock
 from penstock.record import QueueKind, Record, ShardId, StoredRecord
+from penstock.tiered.catalog.restore import Restored, attach_tier, restore_tier
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.repair import RepairReport, repair_tier
 from penstock.tiered.maintenance.scrubber import ScrubReport, verify_shard
 from penstock.tiered.maintenance.shard_upkeep import GarbageReport
 from penstock.tiered.maintenance.upkeep import flat_files_of
@@ -20,6 +24,24 @@ from penstock.tiered.providers.contract import remove_leftovers
 from penstock.tiered.rocketmq import admin as rocketmq_admin
 from penstock.tiered.rocketmq.metadata_store import NO_RESERVE_TIME, TopicMetadata
 from penstock.tiered.rocketmq.rocks_metadata import RocksDbMetadataStore
+
+__all__ = [
+    "GarbageReport",
+    "RepairReport",
+    "Restored",
+    "ScrubReport",
+    "TierObject",
+    "TierShard",
+    "attach_tier",
+    "collect_garbage",
+    "list_objects",
+    "pull_shard",
+    "rebuild_metadata",
+    "repair_tier",
+    "restore_tier",
+    "shard_status",
+    "verify_tier",
+]
 
 FILLED_MAX: Final = 1_000_000
 """Offsets without a record that `pull` fills, at most."""

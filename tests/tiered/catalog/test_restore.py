@@ -23,6 +23,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta.state.model import TieringPolicy
+from penstock.tiered.admin import attach_tier, restore_tier
 from penstock.tiered.catalog import restore as tier_restore
 from penstock.tiered.catalog.catalog import (
     Catalogue,
@@ -31,7 +32,7 @@ from penstock.tiered.catalog.catalog import (
     list_catalogues,
     put_catalogue,
 )
-from penstock.tiered.catalog.restore import ATTACHING, attach_tier, restore_tier
+from penstock.tiered.catalog.directory_tiers import ATTACHING
 from penstock.tiered.config import TierConfig
 from penstock.tiered.providers import open_provider
 

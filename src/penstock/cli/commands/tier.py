@@ -19,10 +19,8 @@ from penstock.errors import BadRequestError
 from penstock.node.component_settings import segment_settings
 from penstock.record import ShardId
 from penstock.settings import load_settings
+from penstock.tiered import TierConfig
 from penstock.tiered import admin as tier_admin
-from penstock.tiered.catalog import restore as tier_restore
-from penstock.tiered.config import TierConfig
-from penstock.tiered.maintenance import repair as tier_repair
 
 GRACE_MS: Final = 3_600_000
 
@@ -184,7 +182,7 @@ def repair(
 
     Example: [b]penstock tier repair s3://logs/penstock --data /var/lib/penstock[/b]
     """
-    report = tier_repair.repair_tier(
+    report = tier_admin.repair_tier(
         _config(url, options), shard=_shard(shard), data=data, older=older, apply=apply
     )
     tier_output.print_repair(report, as_json=as_json)
@@ -227,7 +225,7 @@ def restore(
     Example: [b]penstock tier restore s3://logs/penstock --data /var/lib/penstock[/b]
     """
     store_settings, node_id = _new_store_settings(config)
-    result = tier_restore.restore_tier(
+    result = tier_admin.restore_tier(
         _config(url, options), data, store_settings, node_id=node_id, cluster_id=cluster
     )
     tier_output.print_restored(result, as_json=as_json)
@@ -250,7 +248,7 @@ def attach(
     Example: [b]penstock tier attach s3://logs/penstock --data /var/lib/penstock[/b]
     """
     store_settings, node_id = _new_store_settings(config)
-    result = tier_restore.attach_tier(
+    result = tier_admin.attach_tier(
         _config(url, options), data, store_settings, node_id=node_id, cluster_id=cluster
     )
     tier_output.print_restored(result, as_json=as_json)

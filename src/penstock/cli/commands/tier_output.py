@@ -12,11 +12,14 @@ from penstock.cli.output import (
     size_text,
     time_text,
 )
-from penstock.tiered.admin import TierObject, TierShard
-from penstock.tiered.catalog.restore import Restored
-from penstock.tiered.maintenance.repair import RepairReport
-from penstock.tiered.maintenance.scrubber import ScrubReport
-from penstock.tiered.maintenance.shard_upkeep import GarbageReport
+from penstock.tiered.admin import (
+    GarbageReport,
+    RepairReport,
+    Restored,
+    ScrubReport,
+    TierObject,
+    TierShard,
+)
 
 
 def print_status(shards: Iterable[TierShard], *, as_json: bool) -> None:

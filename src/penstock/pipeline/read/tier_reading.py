@@ -29,9 +29,8 @@ from penstock.pipeline.read.tier_source import may_pass
 from penstock.pipeline.read.tiers import shared_tier
 from penstock.platform.clock import SystemClock
 from penstock.record import QueueKind
-from penstock.tiered.chunk.chunk import ChunkEntry, Footer
-from penstock.tiered.chunk.manifest import Manifest
-from penstock.tiered.providers.contract import ObjectMissingError
+from penstock.tiered import ChunkEntry, Footer, Manifest
+from penstock.tiered.providers import ObjectMissingError
 
 if TYPE_CHECKING:
     import pyarrow as pa

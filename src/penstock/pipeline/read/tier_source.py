@@ -18,7 +18,7 @@ from penstock.pipeline.read.sources import OffsetRange
 from penstock.pipeline.read.task_planning import rows_of, task_count
 from penstock.pipeline.read.tiers import OpenTier
 from penstock.record import ShardId
-from penstock.tiered.chunk.chunk import ChunkEntry
+from penstock.tiered import ChunkEntry
 
 _UNLIMITED: Final = 1 << 62
 

@@ -9,9 +9,7 @@ from urllib.parse import urlsplit
 
 from penstock.errors import BadRequestError
 from penstock.record import ShardId
-from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.config import TierConfig
-from penstock.tiered.object_names import parse_manifest_key, topic_prefix
+from penstock.tiered import CompositeFlatFile, TierConfig, parse_manifest_key, topic_prefix
 from penstock.tiered.providers import check_address
 
 TIERS_MAX: Final = 4

@@ -32,7 +32,7 @@ def own_tier(root: str) -> str | None:
     if meta_of(root) is None:
         return None
     # Here, so that a directory is read without what only tiers need.
-    from penstock.tiered.catalog.directory_tiers import own_tier_url
+    from penstock.tiered import own_tier_url
 
     return own_tier_url(str(Path(root).absolute().parent))
 

@@ -22,7 +22,7 @@ from penstock.errors import StoreError
 from penstock.node.node import Node
 from penstock.platform.disk import Disk
 from penstock.remote.call_threads import CallThreads
-from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered import TieredSegmentEngine
 
 Level = Literal["failed", "error", "warning"]
 

@@ -31,6 +31,8 @@ from penstock.tiered.object_names import MANIFEST, shard_prefix, topic_prefix
 TIER_URL: Final = "tier-url"
 """The file of a data directory that says which tier is the node's own."""
 TIER_DIRECTORY: Final = "tier"
+ATTACHING: Final = "attaching"
+"""A data directory with this file holds half of an attached tier."""
 _URL_SIZE_MAX: Final = 8192
 _log: Final = get_logger(__name__)
 _configs: Final = msgspec.msgpack.Decoder(ShardConfig)
@@ -73,7 +75,7 @@ def own_tier_url(path: str) -> str | None:
     return url or f"file://{quote(directory)}"
 
 
-def note_tier_url(disk: Disk, path: str, url: str) -> None:
+def write_tier_url(disk: Disk, path: str, url: str) -> None:
     """Write the setting `tiering.url` of the node into its directory, unless it is there. A full
     disk is not the end of the node: the next start writes it."""
     name, wanted = f"{path}/{TIER_URL}", f"{url}\n".encode()

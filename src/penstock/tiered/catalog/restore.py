@@ -39,7 +39,7 @@ from penstock.tiered.catalog.catalog import (
     list_catalogues,
     put_catalogue,
 )
-from penstock.tiered.catalog.directory_tiers import note_tier_url
+from penstock.tiered.catalog.directory_tiers import ATTACHING, write_tier_url
 from penstock.tiered.chunk.manifest import Manifest
 from penstock.tiered.chunk.shard_manifest import ShardManifest
 from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -47,8 +47,6 @@ from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.upkeep import shards_in
 from penstock.tiered.providers.contract import TierProvider
 
-ATTACHING: Final = "attaching"
-"""A data directory with this file holds half of an attached tier."""
 _SEGMENT: Final = STORAGE_ALIASES["segment"]
 
 
@@ -226,7 +224,7 @@ def _build(
         )
         if old is not None and origin != own:
             put_catalogue(tier.provider, replace(old, taken_over_by=own))
-    note_tier_url(LocalDisk(), path, tier.config.url)
+    write_tier_url(LocalDisk(), path, tier.config.url)
     return Restored(
         cluster_id=own,
         restored_from=origin,

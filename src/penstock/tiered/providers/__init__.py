@@ -1,4 +1,4 @@
-"""Tiers by URL.
+"""Tiers by URL: the interface of the package to object stores.
 
     memory://name                 objects of this process
     file:///var/lib/tier          a directory
@@ -7,7 +7,7 @@
                                   group `penstock.tier_providers`, by the URL's scheme: a callable
                                   that takes the URL and the options and returns a `TierProvider`
 
-`rocketmq+file://` is another layout, not another provider: see `penstock.tiered.rocketmq.tier`.
+`rocketmq+file://` is another layout, not another provider: see `penstock.tiered.RocketMqTier`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from penstock.errors import StoreError, TierSetupError
 from penstock.settings.redaction import redact
 from penstock.tiered.providers.contract import (
+    Blocks,
     ObjectBytes,
     ObjectInfo,
     ObjectMissingError,
     TierProvider,
+    get_range_into,
+    get_range_summed,
+    path_of,
 )
 from penstock.tiered.providers.memory import MemoryProvider
 from penstock.tiered.providers.posix import PosixProvider
@@ -42,13 +46,18 @@ _UNWRITABLE: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Control characters, and halves of characters."""
 
 __all__ = [
+    "OBJECT_STORES",
+    "Blocks",
     "ObjectBytes",
     "ObjectInfo",
     "ObjectMissingError",
     "TierProvider",
     "check_address",
     "check_new_address",
+    "get_range_into",
+    "get_range_summed",
     "open_provider",
+    "path_of",
 ]
 
 
@@ -140,7 +149,7 @@ def _unknown(url: str) -> TierSetupError:
             f"{url} is a tier in RocketMQ's own layout, whose files grow in place and have neither "
             "checksums nor a manifest: `penstock tier status`, `ls`, `verify` and `pull` read it, "
             "programs write queues of simple topics with "
-            "penstock.tiered.rocketmq.tier.RocketMqTier; "
+            "penstock.tiered.RocketMqTier; "
             "a node, `gc`, `repair`, `restore` and `rebuild` need file:///directory or an object "
             "store"
         )

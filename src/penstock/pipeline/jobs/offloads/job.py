@@ -25,7 +25,7 @@ from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.read.tiers import reachable
 from penstock.pipeline.store.named_view import NamedView
 from penstock.record import ShardId
-from penstock.tiered.config import CHUNK_SIZE, TierConfig
+from penstock.tiered import CHUNK_SIZE, TierConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,12 +20,15 @@ from penstock.codec.select import core
 from penstock.engine.segment import Bounds, ShardState, StoreView, inner_count, split_raw_range
 from penstock.errors import StoreError
 from penstock.record import Offset, QueueKind, ShardId
-from penstock.tiered.chunk.manifest import Manifest
-from penstock.tiered.chunk.shard_manifest import LeaseLostError
-from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.config import TierConfig
-from penstock.tiered.upload.committed_log import without_aborted
-from penstock.tiered.upload.dispatcher import sync_deleted, upload_shard
+from penstock.tiered import (
+    CompositeFlatFile,
+    LeaseLostError,
+    Manifest,
+    TierConfig,
+    sync_deleted,
+    upload_shard,
+    without_aborted,
+)
 
 _SIZE: Final = struct.Struct(">I")
 
