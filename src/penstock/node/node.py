@@ -93,12 +93,10 @@ from penstock.settings.secret_file import read_secrets
 from penstock.tiered import (
     ATTACHING,
     TIER_URL,
-    CatalogueWriter,
-    MetaLease,
+    NodeDirectory,
     TieredSegmentEngine,
     TierMetrics,
-    build_tiered_engine,
-    write_tier_url,
+    build_node_engine,
 )
 
 if TYPE_CHECKING:
@@ -574,21 +572,17 @@ class Node:
         return opened
 
     def _with_tiers(self, store: SegmentStore) -> SegmentEngine:
-        engine = build_tiered_engine(
+        tiering = self.settings.tiering
+        return build_node_engine(
             store,
             tier_config(self.settings, self.path, self.meta.cluster_id),
-            metadata_path=self._at("tier-meta"),
-            limits=tier_limits(self.settings.tiering, store.retention.reserved_ms),
-            lease=MetaLease(self.meta, holder=self._known_engines.id_of("segment")),
+            self.meta,
+            NodeDirectory(self.path, self._known_engines.id_of("segment"), tiering.url),
+            flush_offsets=self.offset_manager.flush,
+            limits=tier_limits(tiering, store.retention.reserved_ms),
             metrics=self._tier_metrics,
-            clock=self.clock,
+            disk=self._disk,
         )
-        engine.when_tiered(
-            partial(write_tier_url, self._disk, self.path, self.settings.tiering.url)
-        )
-        catalogue = CatalogueWriter(self.meta, self.clock, self.offset_manager.flush)
-        engine.tier_upkeep.save_catalogue = partial(catalogue.save, engine.tiers)
-        return engine
 
     # Once each: an engine that could not be opened is opened again later, with the same metrics.
 

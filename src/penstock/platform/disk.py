@@ -163,8 +163,8 @@ class Disk(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name; a file of that name is replaced in the same step. Survives a
-        power cut when the directory was synced."""
+        """Give a file or a directory another name; a file, or an empty directory, of that name is
+        replaced in the same step. Survives a power cut when the directory was synced."""
         ...
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:

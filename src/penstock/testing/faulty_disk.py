@@ -283,9 +283,14 @@ class FaultyDisk:
     def rename(self, source: str, target: str) -> None:
         with self.guard:
             self.faults.enter("rename", target)
-            file = self._file(source)
+            entry = self._find(source)
+            if entry is None:
+                raise _os_error(errno.ENOENT, source)
+            replaced = self._find(target)
+            if isinstance(replaced, MemoryDirectory) and replaced.entries:
+                raise _os_error(errno.ENOTEMPTY, target)
             directory, name = _split(target)
-            self._directory(directory).entries[name] = file
+            self._directory(directory).entries[name] = entry
             self._unlink(source)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:

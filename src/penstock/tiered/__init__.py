@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.tiered.build import build_tiered_engine
+    from penstock.tiered.build import NodeDirectory, build_node_engine
     from penstock.tiered.catalog.directory_tiers import (
         ATTACHING,
         TIER_DIRECTORY,
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
         TopicTier,
         find_tiers,
         own_tier_url,
-        write_tier_url,
     )
-    from penstock.tiered.catalog.writer import CatalogueWriter
     from penstock.tiered.chunk.chunk import ChunkEntry, Footer
     from penstock.tiered.chunk.manifest import Manifest
     from penstock.tiered.chunk.shard_manifest import LeaseLostError
     from penstock.tiered.composite_flat_file import CompositeFlatFile
     from penstock.tiered.config import CHUNK_SIZE, TierConfig
     from penstock.tiered.engine import TieredSegmentEngine
-    from penstock.tiered.lease import MetaLease
     from penstock.tiered.maintenance.upkeep import TierLimits
     from penstock.tiered.metrics import TierMetrics
     from penstock.tiered.object_names import parse_manifest_key, topic_prefix
@@ -44,21 +41,20 @@ _MODULES: Final = {
     "CHUNK_SIZE": "config",
     "TIER_DIRECTORY": "catalog.directory_tiers",
     "TIER_URL": "catalog.directory_tiers",
-    "CatalogueWriter": "catalog.writer",
     "ChunkEntry": "chunk.chunk",
     "CompositeFlatFile": "composite_flat_file",
     "FetchSettings": "read.fetcher",
     "Footer": "chunk.chunk",
     "LeaseLostError": "chunk.shard_manifest",
     "Manifest": "chunk.manifest",
-    "MetaLease": "lease",
+    "NodeDirectory": "build",
     "RocketMqTier": "rocketmq.tier",
     "TierConfig": "config",
     "TierLimits": "maintenance.upkeep",
     "TierMetrics": "metrics",
     "TieredSegmentEngine": "engine",
     "TopicTier": "catalog.directory_tiers",
-    "build_tiered_engine": "build",
+    "build_node_engine": "build",
     "find_tiers": "catalog.directory_tiers",
     "own_tier_url": "catalog.directory_tiers",
     "parse_manifest_key": "object_names",
@@ -66,7 +62,6 @@ _MODULES: Final = {
     "topic_prefix": "object_names",
     "upload_shard": "upload.dispatcher",
     "without_aborted": "upload.committed_log",
-    "write_tier_url": "catalog.directory_tiers",
 }
 
 __all__ = [
@@ -74,21 +69,20 @@ __all__ = [
     "CHUNK_SIZE",
     "TIER_DIRECTORY",
     "TIER_URL",
-    "CatalogueWriter",
     "ChunkEntry",
     "CompositeFlatFile",
     "FetchSettings",
     "Footer",
     "LeaseLostError",
     "Manifest",
-    "MetaLease",
+    "NodeDirectory",
     "RocketMqTier",
     "TierConfig",
     "TierLimits",
     "TierMetrics",
     "TieredSegmentEngine",
     "TopicTier",
-    "build_tiered_engine",
+    "build_node_engine",
     "find_tiers",
     "own_tier_url",
     "parse_manifest_key",
@@ -96,7 +90,6 @@ __all__ = [
     "topic_prefix",
     "upload_shard",
     "without_aborted",
-    "write_tier_url",
 ]
 
 if not TYPE_CHECKING:  # else a misspelt name would pass the type checker

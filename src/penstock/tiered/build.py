@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
 from penstock.engine.segment import SegmentStore
 from penstock.errors import TierSetupError
+from penstock.meta.client import MetadataClient
 from penstock.platform.clock import Clock
+from penstock.platform.disk import Disk
+from penstock.tiered.catalog.directory_tiers import save_tier_url
+from penstock.tiered.catalog.writer import CataloguedMeta, CatalogueWriter
 from penstock.tiered.config import TierConfig
 from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.lease import MetaLease
 from penstock.tiered.maintenance.damage import DamageReports
 from penstock.tiered.maintenance.upkeep import TierLimits, TierUpkeep
 from penstock.tiered.metrics import TierMetrics
@@ -14,6 +23,53 @@ from penstock.tiered.providers import check_address
 from penstock.tiered.rocketmq.rocks_metadata import RocksDbMetadataStore
 from penstock.tiered.shard_tiers import ShardTiers
 from penstock.tiered.upload.dispatcher import TieredDispatcher, UploadLease
+
+METADATA: Final = "tier-meta"
+"""The directory of a node's metadata store, in its data directory."""
+
+
+class NodeMeta(MetadataClient, CataloguedMeta, Protocol):
+    """The meta service, as a node's tiers use it."""
+
+
+class NodeDirectory(NamedTuple):
+    """The data directory of a node."""
+
+    path: str
+    id: str
+    """Of its segment store; the node holds upload leases under it."""
+    tier_url: str
+    """The setting `tiering.url`; empty: the directory `tier` in it."""
+
+
+def build_node_engine(
+    store: SegmentStore,
+    config: TierConfig,
+    meta: NodeMeta,
+    directory: NodeDirectory,
+    *,
+    flush_offsets: Callable[[], object],
+    limits: TierLimits,
+    metrics: TierMetrics,
+    disk: Disk,
+) -> TieredSegmentEngine:
+    """Return the engine of a node. It holds upload leases, keeps the catalogs of its tiers, and
+    writes the address of its own one into its directory with the first shard that has a tier.
+    `flush_offsets` saves commits that wait in a cache."""
+    engine = build_tiered_engine(
+        store,
+        config,
+        metadata_path=f"{directory.path}/{METADATA}",
+        limits=limits,
+        lease=MetaLease(meta, store.clock, holder=directory.id),
+        metrics=metrics,
+        clock=store.clock,
+    )
+    engine.tiers.cache_disk = disk
+    engine.when_tiered(partial(save_tier_url, disk, directory.path, directory.tier_url))
+    catalogue = CatalogueWriter(meta, store.clock, flush_offsets)
+    engine.tier_upkeep.save_catalogue = partial(catalogue.save, engine.tiers)
+    return engine
 
 
 def build_tiered_engine(

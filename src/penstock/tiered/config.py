@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from penstock.platform.disk import Disk
 from penstock.tiered.maintenance.damage import DamageReports
 from penstock.tiered.providers import TierProvider, open_provider
 from penstock.tiered.read.fetcher import Fetcher, FetchSettings
@@ -37,6 +38,9 @@ class TierConfig(Struct, frozen=True, kw_only=True):
         return open_provider(self.url, self.options)
 
     def fetcher(
-        self, provider: TierProvider | None = None, damage: DamageReports | None = None
+        self,
+        provider: TierProvider | None = None,
+        damage: DamageReports | None = None,
+        disk: Disk | None = None,
     ) -> Fetcher:
-        return Fetcher(provider or self.open(), self.fetch, damage)
+        return Fetcher(provider or self.open(), self.fetch, damage, disk)

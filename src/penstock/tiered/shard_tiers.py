@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.errors import SetupError, TierUnavailableError
 from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.disk import Disk
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
@@ -36,6 +37,8 @@ class ShardTiers:
         self.metadata_store: Final = metadata_store
         self.clock: Final = clock or SystemClock()
         self.damage: Final = damage or DamageReports(clock=self.clock)
+        self.cache_disk: Disk | None = None
+        """Where the fetchers keep their disk caches; None: the machine's disk."""
         self._lock: Final = threading.Lock()
         self._opened: dict[str, tuple[TierProvider, Fetcher]] = {}
         self._flats: dict[ShardId, CompositeFlatFile] = {}
@@ -107,7 +110,7 @@ class ShardTiers:
         if url not in self._opened:
             config = replace(self.config, url=url, fetch=self._fetch_settings())
             provider = config.open()
-            self._opened[url] = (provider, config.fetcher(provider, self.damage))
+            self._opened[url] = (provider, config.fetcher(provider, self.damage, self.cache_disk))
         return self._opened[url]
 
     def _fetch_settings(self) -> FetchSettings:

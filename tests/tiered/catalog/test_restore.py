@@ -23,6 +23,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta.state.model import TieringPolicy
+from penstock.testing import CHANGES, FaultyDisk, PowerCut
 from penstock.tiered.admin import attach_tier, restore_tier
 from penstock.tiered.catalog import restore as tier_restore
 from penstock.tiered.catalog.catalog import (
@@ -33,6 +34,7 @@ from penstock.tiered.catalog.catalog import (
     put_catalogue,
 )
 from penstock.tiered.catalog.directory_tiers import ATTACHING
+from penstock.tiered.catalog.restore import publish_directory
 from penstock.tiered.config import TierConfig
 from penstock.tiered.providers import open_provider
 
@@ -277,3 +279,24 @@ def test_the_catalogue_is_written_only_when_something_changed(tmp_path: Path) ->
         (catalogue,) = list_catalogues(open_provider(url))
         assert catalogue.revision == first + 1
         assert catalogue.topics[0].config.retention_ms == 5_000_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_restored_directory_keeps_its_name_after_a_power_cut(seed: int) -> None:
+    call, was_cut = 0, True
+    while was_cut:
+        disk = FaultyDisk(seed=100 * seed + call)
+        disk.make_directory("/srv/data")
+        for name in ("meta/CURRENT", "segment/config", "tier-url"):
+            disk.replace(f"/srv/data.restoring/{name}", name.encode())
+        disk.stop_at_call(call, operations=CHANGES)
+        was_cut = False
+        try:
+            publish_directory(disk, "/srv/data.restoring", "/srv/data")
+        except PowerCut:
+            was_cut = True
+        disk.crash()
+        found = [path for path in disk.files() if path.startswith("srv/data/")]
+        assert len(found) == 3 or (was_cut and not found), "all of it, or nothing"
+        call += 1
+    assert call > 2

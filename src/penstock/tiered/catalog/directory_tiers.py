@@ -75,7 +75,7 @@ def own_tier_url(path: str) -> str | None:
     return url or f"file://{quote(directory)}"
 
 
-def write_tier_url(disk: Disk, path: str, url: str) -> None:
+def save_tier_url(disk: Disk, path: str, url: str) -> None:
     """Write the setting `tiering.url` of the node into its directory, unless it is there. A full
     disk is not the end of the node: the next start writes it."""
     name, wanted = f"{path}/{TIER_URL}", f"{url}\n".encode()

@@ -12,8 +12,7 @@ directory beside it that can be deleted; a second attempt takes the manifests ov
 
 from __future__ import annotations
 
-import os
-import shutil
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -31,6 +30,7 @@ from penstock.meta.state.offsets.commands import ROWS_MAX
 from penstock.meta.state.offsets.entries import NewOffset
 from penstock.platform.clock import SystemClock
 from penstock.platform.data_directory import LOCK, check_path, lock_directory
+from penstock.platform.disk import Disk, absolute_path
 from penstock.platform.local_disk import LocalDisk
 from penstock.record import Flush, QueueKind, ShardId
 from penstock.tiered.catalog.catalog import (
@@ -39,7 +39,7 @@ from penstock.tiered.catalog.catalog import (
     list_catalogues,
     put_catalogue,
 )
-from penstock.tiered.catalog.directory_tiers import ATTACHING, write_tier_url
+from penstock.tiered.catalog.directory_tiers import ATTACHING, save_tier_url
 from penstock.tiered.chunk.manifest import Manifest
 from penstock.tiered.chunk.shard_manifest import ShardManifest
 from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -80,27 +80,34 @@ def restore_tier(
     cluster_id: str | None = None,
 ) -> Restored:
     """Make a new data directory of a tier; `settings` are those of the node's new store."""
-    path = check_path(data)
-    if os.path.isdir(path) and os.listdir(path):
+    path, disk = check_path(data), LocalDisk()
+    if disk.is_directory(path) and disk.list(path):
         raise BadRequestError(
             f"{path} is not empty; restore into a new directory, or attach the tier to this one"
         )
     building = f"{path}.restoring"
-    if os.path.exists(building):
+    if disk.exists(building):
         raise SetupError(
             f"{building} is left of an attempt that failed; delete it and restore again"
         )
-    found = _Tier(config, cluster_id)
-    os.makedirs(building)
+    tier = _Tier(config, cluster_id)
+    disk.make_directory(building)
     try:
-        done = _build(found, building, settings, node_id=node_id)
+        restored = _build(tier, building, settings, node_id=node_id)
     except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
+        with suppress(OSError):
+            disk.remove_tree(building)
         raise
-    if os.path.isdir(path):
-        os.rmdir(path)
-    os.rename(building, path)
-    return done
+    publish_directory(disk, building, path)
+    return restored
+
+
+def publish_directory(disk: Disk, building: str, path: str) -> None:
+    """Give a complete directory its name, which survives a power cut when this returns: without
+    it, the node would begin as a new one."""
+    disk.remove_empty(path)
+    disk.rename(building, path)
+    disk.sync_directory(absolute_path(path).rpartition("/")[0] or "/")
 
 
 def attach_tier(
@@ -114,10 +121,9 @@ def attach_tier(
     """Add the topics of a tier to the data directory of a stopped node. Topics that it has are
     passed over; a name that another topic has there is refused before anything is changed. An
     attempt that was cut short leaves a mark, and no node starts before it is repeated."""
-    path = check_path(data)
-    if not os.path.isfile(f"{path}/meta/CURRENT"):
+    path, disk = check_path(data), LocalDisk()
+    if disk.status(f"{path}/meta/CURRENT") is None:
         raise NotAStoreError(f"{path} is not the data directory of a node; use restore")
-    disk = LocalDisk()
     lock = lock_directory(disk, path, frozenset({LOCK}))
     try:
         tier = _Tier(config, cluster_id)
@@ -224,7 +230,7 @@ def _build(
         )
         if old is not None and origin != own:
             put_catalogue(tier.provider, replace(old, taken_over_by=own))
-    write_tier_url(LocalDisk(), path, tier.config.url)
+    save_tier_url(LocalDisk(), path, tier.config.url)
     return Restored(
         cluster_id=own,
         restored_from=origin,

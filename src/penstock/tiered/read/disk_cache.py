@@ -1,36 +1,36 @@
-"""Parts of a tier on the local disk: bounded, emptied at each start, and never believed.
+"""Parts of a tier on the local disk: bounded, emptied at each start, and never trusted.
 
-What comes from here is checked against the chunk's checksums like what comes from the tier; a part
-that does not pass is thrown away and fetched again. A cache that cannot write (a full disk, no
-permission) is as good as an empty one.
+The fetcher checks what comes from here against the chunk's checksums, as it does with what comes
+from the tier; it drops a part that fails and fetches it again. A cache that cannot write (a full
+disk, no permission) behaves like an empty one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import threading
 from collections import OrderedDict
+from contextlib import closing, suppress
 from typing import Final
 
-from penstock.platform.local_disk import DIRECTORY_MODE, FILE_MODE
+from penstock.platform.disk import Disk
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 
 
 class DiskCache:
-    def __init__(self, directory: str, size_max: int) -> None:
-        """`directory` is the cache's own: whatever is in it goes."""
+    def __init__(self, directory: str, size_max: int, disk: Disk) -> None:
+        """`directory` belongs to the cache, which deletes all files in it."""
         self._directory: Final = directory
         self._size_max: Final = size_max
+        self._disk: Final = disk
         self._lock: Final = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._failed = False
         self.size = 0
         self.hits = 0
-        shutil.rmtree(directory, ignore_errors=True)
+        self.close()
 
     def get(self, key: str, start: int, size: int) -> bytes | None:
         """Return bytes that were put, as the disk has them; None when there are none."""
@@ -40,13 +40,13 @@ class DiskCache:
                 return None
             self._sizes.move_to_end(name)
         try:
-            with open(self._path(name), "rb") as file:
-                data = file.read()
+            with closing(self._disk.open(self._path(name), writable=False)) as file:
+                data = file.read_at(0, size + 1)
         except OSError:
-            self.forget(key, start, size)
+            self.drop(key, start, size)
             return None
         if len(data) != size:
-            self.forget(key, start, size)
+            self.drop(key, start, size)
             return None
         self.hits += 1
         return data
@@ -55,12 +55,9 @@ class DiskCache:
         if len(data) > self._size_max:
             return
         name = _name(key, start, len(data))
-        path = self._path(name)
         try:
-            os.makedirs(self._directory, DIRECTORY_MODE, exist_ok=True)
-            with open(f"{path}.part", "wb", opener=_open_private) as file:
-                file.write(data)
-            os.replace(f"{path}.part", path)
+            self._disk.make_directory(self._directory, durable=False)
+            self._disk.replace(self._path(name), data, durable=False)
         except OSError as error:
             if not self._failed:
                 _log.warning("tier_cache_failed", directory=self._directory, reason=str(error))
@@ -69,41 +66,36 @@ class DiskCache:
         with self._lock:
             self.size += len(data) - self._sizes.get(name, 0)
             self._sizes[name] = len(data)
-            gone = self._evict()
-        for each in gone:
-            self._remove(each)
+            evicted = self._evict()
+        for victim in evicted:
+            self._remove(victim)
 
     def _evict(self) -> list[str]:
-        gone: list[str] = []
+        evicted: list[str] = []
         while self.size > self._size_max:
             name, size = self._sizes.popitem(last=False)
             self.size -= size
-            gone.append(name)
-        return gone
+            evicted.append(name)
+        return evicted
 
-    def forget(self, key: str, start: int, size: int) -> None:
-        """Throw away what was put: it is damaged, or gone."""
+    def drop(self, key: str, start: int, size: int) -> None:
+        """Remove a part that is damaged or missing."""
         name = _name(key, start, size)
         with self._lock:
             self.size -= self._sizes.pop(name, 0)
         self._remove(name)
 
     def _remove(self, name: str) -> None:
-        try:
-            os.unlink(self._path(name))
-        except OSError:
-            return  # it is gone, or goes with the next start
+        with suppress(OSError):  # the next start removes it
+            self._disk.remove(self._path(name))
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._directory, name)
+        return f"{self._directory}/{name}"
 
     def close(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        with suppress(OSError):  # files that are not in `_sizes` are never read
+            self._disk.remove_tree(self._directory)
 
 
 def _name(key: str, start: int, size: int) -> str:
     return hashlib.sha256(f"{key}:{start}:{size}".encode()).hexdigest()
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, FILE_MODE)

@@ -20,6 +20,8 @@ from msgspec import Struct
 
 from penstock.codec.select import IS_NATIVE, core
 from penstock.errors import CorruptionError
+from penstock.platform.disk import Disk
+from penstock.platform.local_disk import LocalDisk
 from penstock.tiered.chunk.chunk import BLOCK_SIZE, ChunkEntry, Footer, read_footer
 from penstock.tiered.maintenance.damage import DamageReports
 from penstock.tiered.object_names import MANIFEST
@@ -63,6 +65,7 @@ class Fetcher:
         provider: TierProvider,
         settings: FetchSettings | None = None,
         damage: DamageReports | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self.provider: Final = provider
         self.damage: Final = damage or DamageReports()
@@ -73,7 +76,7 @@ class Fetcher:
         self._footers: Final[BlockCache[Footer]] = BlockCache(
             self.settings.footer_cache_size, lambda footer: footer.memory_size
         )
-        self._disk: Final = _disk_cache(self.settings)
+        self._disk: Final = _disk_cache(self.settings, disk)
         self._spare: Final = SpareBuffers(buffers_of(self.settings.window))
         self._lock: Final = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
@@ -176,7 +179,7 @@ class Fetcher:
         try:
             footer.check_blocks(self._name(key), begin // BLOCK_SIZE, found)
         except CorruptionError:
-            self._disk.forget(key, begin, size)
+            self._disk.drop(key, begin, size)
             return None
         return found
 
@@ -277,7 +280,7 @@ class Fetcher:
             self._disk.close()
 
 
-def _disk_cache(settings: FetchSettings) -> DiskCache | None:
+def _disk_cache(settings: FetchSettings, disk: Disk | None) -> DiskCache | None:
     if not settings.disk_cache_path or settings.disk_cache_size <= 0:
         return None
-    return DiskCache(settings.disk_cache_path, settings.disk_cache_size)
+    return DiskCache(settings.disk_cache_path, settings.disk_cache_size, disk or LocalDisk())

@@ -6,19 +6,19 @@ holds several) and `broker`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import CorruptionError, TierSetupError, UnreadableContentError
+from penstock.platform.local_disk import LocalDisk
 from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.scrubber import ScrubReport
 from penstock.tiered.providers import ROCKETMQ
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata
-from penstock.tiered.rocketmq.tier import RocketMqQueue, RocketMqTier, cluster_name
+from penstock.tiered.rocketmq.tier import RocketMqQueue, RocketMqTier, cluster_name, names_in
 
 DAMAGE_MAX: Final = 1000
 """Sentences about one queue."""
@@ -34,8 +34,7 @@ def is_rocketmq(url: str) -> bool:
 def open_tier(config: TierConfig) -> RocketMqTier:
     """Open a tier of RocketMQ's for reading; refuse a directory that is not one."""
     root = unquote(urlsplit(config.url).path)
-    names = sorted(os.listdir(root)) if os.path.isdir(root) else []
-    clusters = [name[_PREFIX_SIZE:] for name in names if _is_cluster(name)]
+    clusters = [name[_PREFIX_SIZE:] for name in names_in(LocalDisk(), root) if _is_cluster(name)]
     chosen = config.options.get("cluster", "")
     if not chosen and len(clusters) != 1:
         found = ", ".join(clusters) or "there is none"

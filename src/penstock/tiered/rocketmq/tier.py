@@ -16,10 +16,10 @@ at a time may use them: nothing here keeps a second one away.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -33,7 +33,8 @@ from penstock.errors import (
     TierSetupError,
     UnreadableContentError,
 )
-from penstock.platform.local_disk import DIRECTORY_MODE, FILE_MODE
+from penstock.platform.disk import Disk
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import ShardId, StoredRecord
 from penstock.tiered.rocketmq.append_result import AppendResult
 from penstock.tiered.rocketmq.composite_access import request_of
@@ -46,6 +47,13 @@ INDEX_TOPIC: Final = "rmq_sys_INDEX"
 _FILE: Final = re.compile(r"[0-9a-f]{8}(\d{20})")
 _SIZES: Final = {FileSegmentType.COMMIT_LOG: 1 << 30, FileSegmentType.CONSUME_QUEUE: 100 << 20}
 _BUFFER: Final = 4 << 20
+_LENGTH_SIZE: Final = 4
+"""A record begins with its size."""
+
+
+def names_in(disk: Disk, path: str) -> list[str]:
+    """Return the sorted names in a directory; none when it is not one."""
+    return disk.list(path) if disk.is_directory(path) else []
 
 
 def file_name(base: int) -> str:
@@ -57,94 +65,144 @@ def cluster_name(cluster: str) -> str:
     return f"{digest[:8]}_{cluster}"
 
 
-class _PosixBytes:
-    """A growing file; bytes past its committed size were never acknowledged."""
+class _GrowingFile:
+    """The bytes of a segment; those past its committed size were never acknowledged."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk: Final = disk
         self._path: Final = path
 
     def persist(self, position: int, data: bytes) -> None:
-        os.makedirs(os.path.dirname(self._path), DIRECTORY_MODE, exist_ok=True)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        try:
-            os.ftruncate(descriptor, position)
-            os.pwrite(descriptor, data, position)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with closing(self._disk.open(self._path, create=True)) as file:
+            file.truncate(position)
+            file.write_at(position, data)
+            file.sync()
+        if position == 0:
+            self._disk.sync_directory(self._path.rpartition("/")[0])
 
     def read(self, position: int, size: int) -> bytes:
-        with open(self._path, "rb") as file:
-            file.seek(position)
-            found = file.read(size)
-        if len(found) != size:
+        with closing(self._disk.open(self._path, writable=False)) as file:
+            data = file.read_at(position, size)
+        if len(data) != size:
             raise CorruptionError(self._path, position=position, reason="the file is cut short")
-        return found
+        return data
 
 
 class RocketMqTier:
     """One broker's part of a tier in RocketMQ's layout."""
 
-    def __init__(self, url: str, *, cluster: str = "DefaultCluster", broker: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        cluster: str = "DefaultCluster",
+        broker: str = "",
+        disk: Disk | None = None,
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme != "rocketmq+file" or parts.netloc or not parts.path:
             raise TierSetupError(f"{url}: expected rocketmq+file:///directory")
         self.url: Final = url
         root = f"{unquote(parts.path).rstrip('/')}/{cluster_name(cluster)}"
-        names = sorted(os.listdir(root)) if os.path.isdir(root) else []
+        self._disk: Final = disk or LocalDisk()
+        names = names_in(self._disk, root)
         if not broker and len(names) != 1:
             raise TierSetupError(f"{url}: name the broker: {', '.join(names) or 'there is none'}")
         self._root: Final = f"{root}/{broker or names[0]}"
 
     def shards(self) -> list[ShardId]:
-        found: list[ShardId] = []
-        topics = os.listdir(self._root) if os.path.isdir(self._root) else []
-        for topic in topics:
-            if topic != INDEX_TOPIC:
-                queues = os.listdir(f"{self._root}/{topic}")
-                found += [ShardId(topic, int(queue)) for queue in queues if queue.isdigit()]
-        return sorted(found)
+        return sorted(
+            ShardId(topic, int(queue))
+            for topic in names_in(self._disk, self._root)
+            if topic != INDEX_TOPIC
+            for queue in names_in(self._disk, f"{self._root}/{topic}")
+            if queue.isdigit()
+        )
 
     def queue(self, shard: ShardId) -> RocketMqQueue:
-        return RocketMqQueue(f"{self._root}/{shard.topic}/{shard.partition}", shard)
+        return RocketMqQueue(self._disk, f"{self._root}/{shard.topic}/{shard.partition}", shard)
 
     def lookup(self, topic: str, key: str, topic_id: int | None = None) -> list[IndexHit]:
         """Return what the index files say of a key, newest file first. With a topic's number (see
         RocketMQ's metadata) only its hits; hashes may collide either way: look at the records."""
         directory = f"{self._root}/{INDEX_TOPIC}/0/INDEX"
-        found: list[IndexHit] = []
-        for path in sorted(_files(directory), key=lambda each: each[0], reverse=True):
-            with open(path[1], "rb") as file:
-                hits = lookup_index(path[1], file.read(), f"{topic}#{key}")
-            found += [hit for hit in hits if topic_id is None or hit.topic_id == topic_id]
-        return found
+        matching: list[IndexHit] = []
+        for _, path in reversed(_files(self._disk, directory)):
+            with closing(self._disk.open(path, writable=False)) as file:
+                hits = lookup_index(path, file.read_at(0, file.size()), f"{topic}#{key}")
+            matching += [hit for hit in hits if topic_id is None or hit.topic_id == topic_id]
+        return matching
 
 
 class RocketMqQueue:
     """The commit log and the consume queue of one queue."""
 
-    def __init__(self, path: str, shard: ShardId) -> None:
+    def __init__(self, disk: Disk, path: str, shard: ShardId) -> None:
         self.shard: Final = shard
+        self._disk: Final = disk
         self._path: Final = path
         self.commit_log: Final = self._open(FileSegmentType.COMMIT_LOG)
         self.consume_queue: Final = self._open(FileSegmentType.CONSUME_QUEUE)
 
     def _open(self, type_: FileSegmentType) -> FlatFile:
         directory = f"{self._path}/{type_.name}"
-        whole = QUEUE_UNIT.size if type_ is FileSegmentType.CONSUME_QUEUE else 1
-        # A unit that a crash cut short was never acknowledged.
-        found = [
-            self._segment(type_, base, os.path.getsize(path) // whole * whole)
-            for base, path in _files(directory)
-        ]
-        for segment in sorted(found, key=lambda one: one.base_offset)[:-1]:
+        segments: list[FileSegment] = []
+        for base, path in _files(self._disk, directory):
+            status = self._disk.status(path)
+            size = 0 if status is None else status.size
+            segments.append(self._segment(type_, base, size))
+        if segments and type_ is FileSegmentType.CONSUME_QUEUE:
+            last = segments.pop()
+            size = self._written_size(last)
+            segments.append(self._segment(type_, last.base_offset, size))
+        for segment in segments[:-1]:
             segment.seal(0)
-        return FlatFile(directory, type_, found, lambda base: self._segment(type_, base, 0))
+        return FlatFile(directory, type_, segments, lambda base: self._segment(type_, base, 0))
+
+    def _written_size(self, segment: FileSegment) -> int:
+        """Return the bytes of whole units in the last file of a consume queue. A power cut may
+        leave parts of units, or zeros, after those that were acknowledged. Records follow each
+        other in the commit log, so that a unit is checked only where its neighbours disagree."""
+        size = segment.commit_position // QUEUE_UNIT.size * QUEUE_UNIT.size
+        data = segment.read(0, size)
+        expected = -1
+        for start in range(0, size, QUEUE_UNIT.size):
+            position, length, _ = QUEUE_UNIT.unpack_from(data, start)
+            if position != expected:
+                for suspect in (start - QUEUE_UNIT.size, start):
+                    if suspect >= 0 and not self._is_whole(segment, suspect, data):
+                        return suspect
+            expected = position + length
+        last = size - QUEUE_UNIT.size
+        return size if last < 0 or self._is_whole(segment, last, data) else last
+
+    def _is_whole(self, segment: FileSegment, start: int, data: bytes) -> bool:
+        """Say whether a unit points at the record of its offset, and its tags code is not torn."""
+        position, size, code = QUEUE_UNIT.unpack_from(data, start)
+        if position < self.commit_log.min_offset:
+            return True  # of a file that was deleted before the consume queue's
+        if size < _LENGTH_SIZE or position + size > self.commit_log.commit_offset:
+            return False
+        record = self.commit_log.read(position, size)
+        if int.from_bytes(record[:_LENGTH_SIZE], "big") != size:
+            return False
+        raw = core.decode_raw(record, position, position, False)
+        if isinstance(raw, Damage):
+            return True  # the record is damaged, which its readers report, not its unit
+        expected = request_of(raw, position).tags_code
+        is_torn = code != expected and any(code == expected >> n << n for n in range(8, 72, 8))
+        offset = (segment.base_offset + start) // QUEUE_UNIT.size
+        return raw.queue_offset == offset and not is_torn
 
     def _segment(self, type_: FileSegmentType, base: int, size: int) -> FileSegment:
         path = f"{self._path}/{type_.name}/{file_name(base)}"
         metadata = FileSegmentMetadata(path=path, type=type_, base_offset=base, size=size)
-        return FileSegment(metadata, _PosixBytes(path), size_max=_SIZES[type_], buffer_max=_BUFFER)
+        return FileSegment(
+            metadata,
+            _GrowingFile(self._disk, path),
+            size_max=_SIZES[type_],
+            buffer_max=_BUFFER,
+        )
 
     @property
     def min_offset(self) -> int:
@@ -238,11 +296,11 @@ class RocketMqQueue:
         self.consume_queue.commit()
 
 
-def _files(directory: str) -> list[tuple[int, str]]:
-    """Return base and path of the files that are named as RocketMQ names them."""
-    found: list[tuple[int, str]] = []
-    for name in os.listdir(directory) if os.path.isdir(directory) else []:
+def _files(disk: Disk, directory: str) -> list[tuple[int, str]]:
+    """Return base and path of the files that are named as RocketMQ names them, by base."""
+    files: list[tuple[int, str]] = []
+    for name in names_in(disk, directory):
         match = _FILE.fullmatch(name)
         if match is not None and name == file_name(int(match[1])):
-            found.append((int(match[1]), f"{directory}/{name}"))
-    return sorted(found)
+            files.append((int(match[1]), f"{directory}/{name}"))
+    return sorted(files)
