@@ -37,7 +37,7 @@ from penstock.tiered.config import TierConfig
 from penstock.tiered.providers import ObjectBytes, ObjectInfo, TierProvider
 from penstock.tiered.providers.contract import Blocks, get_range_into, get_range_summed, path_of
 from penstock.tiered.read.fetcher import Fetcher
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 from penstock.tiered.upload.dispatcher import upload_shard
 
 MB = 1 << 20

@@ -28,7 +28,7 @@ from penstock.pipeline.stages import Chain, Stage, load_stage
 from penstock.record import Record, ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 
 STOP_S = 480
 

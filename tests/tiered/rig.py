@@ -10,7 +10,7 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.record import Record, ShardId, StoredRecord
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 from penstock.tiered.rocketmq.append_result import AppendResult
 
 SHARD = ShardId("orders", 0)

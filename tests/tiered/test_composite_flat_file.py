@@ -19,7 +19,7 @@ from penstock.tiered.chunk.chunk import derive_units, read_footer
 from penstock.tiered.chunk.shard_manifest import LeaseLostError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
 from penstock.tiered.rocketmq.composite_access import CompositeAccess, request_of
 from penstock.tiered.upload.dispatcher import upload_shard

@@ -33,7 +33,7 @@ from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.providers import open_provider
 from penstock.tiered.providers.memory import MemoryProvider
 from penstock.tiered.read.fetcher import Fetcher, FetchSettings
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 from penstock.tiered.shard_tiers import ShardTiers
 
 HOUR_MS = 3_600_000

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from penstock.codec.format import RawRecord
-from penstock.codec.select import core
 from penstock.codec.validation import check_key, check_limit, check_offset, check_text, check_time
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
@@ -30,14 +28,10 @@ from penstock.engine.contract import (
     Isolation,
     ShardConfig,
     ShardInfo,
-    ShardTiering,
 )
 from penstock.engine.segment import (
-    RetentionPolicy,
     SegmentEngine,
     SegmentStore,
-    inner_count,
-    transaction_records_in,
 )
 from penstock.errors import BadRequestError, CorruptionError, SetupError
 from penstock.platform.log import get_logger
@@ -45,21 +39,24 @@ from penstock.record import Offset, ShardId, StoredRecord
 from penstock.tiered.chunk.shard_manifest import LeaseLostError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.index_service import IndexService
+from penstock.tiered.maintenance.cold_deletes import (
+    delete_key,
+    delete_offset,
+    delete_transaction,
+)
 from penstock.tiered.maintenance.compaction import TierProgress, delete_superseded
 from penstock.tiered.maintenance.upkeep import TierLimits, TierReport, TierUpkeep, kept_in_tier_ms
 from penstock.tiered.metrics import TierMetrics
-from penstock.tiered.read.cold_batches import read_cold_batches
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 from penstock.tiered.read.two_tier_reader import READ_FAILURES, TwoTierReader
 from penstock.tiered.shard_tiers import ShardTiers
+from penstock.tiered.tiering_rules import TieringRules, hot_window
 from penstock.tiered.upload.committed_log import LsoBoundedLog
 from penstock.tiered.upload.dispatcher import TieredDispatcher
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPARK_BY_SETTING: Final = "spark by setting"
-"""The uploader of a shard whose topic leaves it to the node, which leaves it to Spark."""
 _FAR: Final = 1 << 60
 _log: Final = get_logger(__name__)
 
@@ -81,13 +78,11 @@ class TieredSegmentEngine(SegmentEngine):
         self.dispatcher: Final = dispatcher
         self.tier_upkeep: Final = upkeep
         self._background: Final = background
-        self._limits: Final = limits or TierLimits()
+        self._rules: Final = TieringRules(limits or TierLimits())
         self._begun = False
         self._metrics: Final = metrics or TierMetrics()
         self._compacted: dict[ShardId, TierProgress] = {}
-        self.index_service: Final = IndexService(
-            tiers.flat, store.by_key, lambda shard: int(store.bounds(shard).earliest)
-        )
+        self.index_service: Final = IndexService(store, tiers)
         self._pages: Final = TwoTierReader(store, tiers, self._metrics)
         super().__init__(store)
         dispatcher.log = LsoBoundedLog(store, lambda: self.limits, self)
@@ -96,51 +91,14 @@ class TieredSegmentEngine(SegmentEngine):
     # Shards
 
     def _apply(self, shard: ShardId, config: ShardConfig) -> None:
-        if config.tiering is None and self._wants_tier(shard, config):
-            config = replace(config, tiering=ShardTiering())
-        config = self._with_uploader(config)
+        config = self._rules.resolve(config, has_tier=self.tiers.config_of(shard) is not None)
         super()._apply(shard, config)
         self.tiers.watch(shard, config)
         if config.tiering is not None and config.tiering.enabled:
-            self.store.retention.set_policy(shard, self._hot_window(config))
+            retention = self.store.retention
+            retention.set_policy(shard, hot_window(config, retention.reserved_ms))
             self._begin()
             self.dispatcher.schedule_all()
-
-    def _with_uploader(self, config: ShardConfig) -> ShardConfig:
-        """Let the shard's configuration, which jobs read, say who uploads it; what an earlier
-        setting made of it is taken back."""
-        tiering = config.tiering
-        if tiering is None or tiering.uploader not in ("broker", SPARK_BY_SETTING):
-            return config
-        uploader = "broker" if self._limits.uploads else SPARK_BY_SETTING
-        return replace(config, tiering=replace(tiering, uploader=uploader))
-
-    def _wants_tier(self, shard: ShardId, config: ShardConfig) -> bool:
-        """Say whether a shard that does not speak of a tier has one: the log is a bounded hot
-        window, and what is kept longer lives on in flat files. One that has a tier keeps it."""
-        if self._limits.all_shards or self.tiers.config_of(shard) is not None:
-            return True
-        long_ms, kept_ms = self._limits.long_after_ms, config.retention_ms
-        if long_ms is None:
-            return False
-        return not config.cleanup.deletes or (kept_ms is not None and kept_ms > long_ms)
-
-    def _hot_window(self, config: ShardConfig) -> RetentionPolicy:
-        """Return how long the log keeps a shard that has a tier: as long as that says, otherwise
-        for the store's `file_reserved_time`, and never longer than the shard is kept."""
-        tiering = config.tiering
-        assert tiering is not None, "the shard has a tier"
-        local = RetentionPolicy(tiering.local_retention_ms, tiering.local_retention_bytes)
-        if not config.cleanup.deletes:
-            return local
-        kept_ms = config.retention_ms
-        if kept_ms is not None and kept_ms > self.store.retention.reserved_ms:
-            kept_ms = None  # the reserved time is shorter, and goes file by file
-        return RetentionPolicy(
-            _least(local.time_ms, kept_ms),
-            _least(local.size, config.retention_bytes),
-            config.retention_records,
-        )
 
     def _begin(self) -> None:
         """Start what tiers need, with the first shard that has one."""
@@ -284,14 +242,10 @@ class TieredSegmentEngine(SegmentEngine):
 
     def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
         """Batches come as they came, from log or tier; a page never mixes the two."""
-        start = self._start_of_log(shard)
-        flat = self._cold(shard)
-        if offset < start and flat is not None:
-            self._metrics.cold_reads.inc()
-            page = read_cold_batches(flat, offset, min(start, until), max_size)
-            if page is not None:
-                return page
-            offset = start
+        page = self._pages.read_batches(shard, offset, until, max_size)
+        if page is not None:
+            return page
+        offset = max(offset, self._start_of_log(shard))
         return super().read_batches(shard, offset, until, max_size)
 
     def is_hot(self, shard: ShardId, offset: int) -> bool:
@@ -302,22 +256,15 @@ class TieredSegmentEngine(SegmentEngine):
     ) -> list[bytes]:
         """Return whole records (batches) as log and tier hold them, for protocols that send them
         on as they are; a page never mixes the two."""
-        flat = self._cold(shard)
-        start = self._start_of_log(shard)
-        if flat is not None and offset < start:
-            self._metrics.cold_reads.inc()
-            records = flat.reader.read_raw(TierQuery(offset, start, max_records, max_size))
-            if records:
-                return records
+        query = TierQuery(offset, _FAR, max_records, max_size)
+        records = self._pages.read_raw(shard, query)
+        if records:
+            return records
         return self.store.read_raw(shard, offset, max_records=max_records, max_size=max_size)
 
     def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
         record = super().read_by_key(shard, key)
-        if record is not None or self._cold(shard) is None:
-            return record
-        # The start after the lookup: what retention has removed since is in the tier.
-        older = self.index_service.by_key_before(shard, key, self._start_of_log(shard))
-        return next(older, None)
+        return self.index_service.newest_in_tier(shard, key) if record is None else record
 
     def query_by_key(
         self,
@@ -328,30 +275,29 @@ class TieredSegmentEngine(SegmentEngine):
         end_ms: int | None = None,
         limit: int = 64,
     ) -> list[StoredRecord]:
-        found = super().query_by_key(shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit)
-        if len(found) >= limit or self._cold(shard) is None:
-            return found
-        check_key(key)
-        check_limit(limit, "limit")
-        return self.index_service.query(
-            shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=min(limit, _FAR)
+        records = super().query_by_key(shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit)
+        if len(records) >= limit or self._cold(shard) is None:
+            return records
+        return self.index_service.add_older(
+            shard, key, records, times=(begin_ms, end_ms), limit=min(limit, _FAR)
         )
 
     def get_offset_by_timestamp(
         self, shard: ShardId, timestamp_ms: int, strategy: AdapterOffsetStrategy
     ) -> Offset:
-        found = super().get_offset_by_timestamp(shard, timestamp_ms, strategy)
         flat = self._cold(shard)
         if flat is None:
-            return found
+            return super().get_offset_by_timestamp(shard, timestamp_ms, strategy)
+        self._config(shard)
         check_time(timestamp_ms, "timestamp_ms")
-        cold = flat.reader.offset_by_time(timestamp_ms, self._start_of_log(shard))
-        if cold is not None:
-            return Offset(cold)
-        nothing = self._offset_at(shard, timestamp_ms) is None
-        if nothing and strategy is AdapterOffsetStrategy.EARLIEST:
+        if not isinstance(strategy, AdapterOffsetStrategy):
+            raise BadRequestError(f"strategy must be an AdapterOffsetStrategy, not {strategy!r}")
+        offset = self._pages.offset_by_time(shard, flat, timestamp_ms)
+        if offset is not None:
+            return Offset(offset)
+        if strategy is AdapterOffsetStrategy.EARLIEST:
             return self.shard_info(shard).earliest
-        return found
+        return self.store.bounds(shard).next
 
     # Deleting
 
@@ -361,12 +307,7 @@ class TieredSegmentEngine(SegmentEngine):
         deleted = 0
         if flat is not None:
             check_key(key)
-            with flat.delete_lock:
-                cold = [
-                    record.offset for record in flat.reader.by_key(key, self._start_of_log(shard))
-                ]
-                flat.upkeep.delete_ranges((offset, offset + 1) for offset in cold)
-            deleted = len(cold)
+            deleted = delete_key(flat, key, self._start_of_log(shard))
         return deleted + super().delete_by_key(shard, key)
 
     def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
@@ -374,10 +315,7 @@ class TieredSegmentEngine(SegmentEngine):
         check_offset(offset)
         flat = self._cold(shard)
         if flat is not None and offset < self._start_of_log(shard):
-            with flat.delete_lock:
-                found = flat.reader.read(TierQuery(offset, offset + 1, 1)).records
-                flat.upkeep.delete_ranges([(offset, offset + 1)])
-            return bool(found)
+            return delete_offset(flat, offset)
         return super().delete_by_offset(shard, offset)
 
     def end_transaction(
@@ -389,23 +327,8 @@ class TieredSegmentEngine(SegmentEngine):
         flat = self._cold(shard)
         if is_commit or flat is None or start >= self._start_of_log(shard):
             return deleted
-        with flat.delete_lock:
-            first = max(start, self.tiers.bounds(shard)[0])
-            cold = self._transacted_cold(flat, producer_id, first, self._start_of_log(shard))
-            flat.upkeep.delete_ranges((offset, offset + 1) for offset in cold)
-        return deleted + len(cold)
-
-    def _transacted_cold(
-        self, flat: CompositeFlatFile, producer_id: int, offset: int, until: int
-    ) -> list[int]:
-        found: list[int] = []
-        first = offset
-        while offset < until and (records := flat.reader.read_raw(TierQuery(offset, until))):
-            found += transaction_records_in(b"".join(records), producer_id)
-            last = core.decode_raw(records[-1], 0, 0, False)
-            assert isinstance(last, RawRecord), "the tier has checked it"
-            offset = last.queue_offset + inner_count(last)
-        return [offset for offset in found if offset >= first]  # a chunk may begin before it
+        first, until = max(start, self.tiers.bounds(shard)[0]), self._start_of_log(shard)
+        return deleted + delete_transaction(flat, producer_id, first, until)
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
         flat = self.tiers.flat(shard)
@@ -474,8 +397,3 @@ class TieredSegmentEngine(SegmentEngine):
         self.dispatcher.stop()
         super().close()
         self.tiers.close()
-
-
-def _least(first: int | None, second: int | None) -> int | None:
-    known = [limit for limit in (first, second) if limit is not None]
-    return min(known, default=None)

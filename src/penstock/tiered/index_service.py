@@ -1,57 +1,53 @@
-"""`IndexService`: finds messages by key across tiers: the local store first, then flat files."""
+"""`IndexService`: finds messages by key in the tier of a shard, after a search of the log.
+
+The log holds the newer records. The tier is searched below the log's start as it is after the
+search of the log: what retention has removed from it meanwhile is in the tier."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from penstock.engine.segment import SegmentStore
 from penstock.record import ShardId, StoredRecord
-from penstock.tiered.composite_flat_file import CompositeFlatFile
-
-LocalLookup = Callable[[ShardId, bytes], Iterator[StoredRecord]]
-"""The live records of a key in the local store, newest first."""
-LocalStart = Callable[[ShardId], int]
-"""The first offset that the local store holds."""
-_NO_OFFSET: Final = 1 << 62
-"""Above every offset."""
+from penstock.tiered.shard_tiers import ShardTiers
 
 
 class IndexService:
-    def __init__(
+    def __init__(self, store: SegmentStore, tiers: ShardTiers) -> None:
+        self._store: Final = store
+        self._tiers: Final = tiers
+
+    def newest_in_tier(self, shard: ShardId, key: bytes) -> StoredRecord | None:
+        """Return the newest live record of `key` that only the tier holds."""
+        return next(self._in_tier(shard, key, self._start_of_log(shard)), None)
+
+    def add_older(
         self,
-        flat_of: Callable[[ShardId], CompositeFlatFile | None],
-        local: LocalLookup | None = None,
-        local_start: LocalStart | None = None,
-    ) -> None:
-        """Without a local store, only flat files are searched."""
-        self._flat_of: Final = flat_of
-        self._local: Final = local
-        self._local_start: Final = local_start
+        shard: ShardId,
+        key: bytes,
+        records: list[StoredRecord],
+        *,
+        times: tuple[int, int | None],
+        limit: int,
+    ) -> list[StoredRecord]:
+        """Return records of `key` that the log returned and, up to `limit`, older ones of the tier
+        with timestamps from the first to the second of `times`, newest first."""
+        start = self._start_of_log(shard)
+        hot = [record for record in records if record.offset >= start]
+        return hot + list(islice(self._in_tier(shard, key, start, *times), limit - len(hot)))
 
-    def by_key(self, shard: ShardId, key: bytes) -> Iterator[StoredRecord]:
-        """Yield the live records of `key`, newest first, each once: what both tiers hold comes
-        from the local one."""
-        until = _NO_OFFSET
-        if self._local is not None and self._local_start is not None:
-            until = self._local_start(shard)
-            yield from (record for record in self._local(shard, key) if record.offset >= until)
-        yield from self.by_key_before(shard, key, until)
+    def _in_tier(
+        self, shard: ShardId, key: bytes, until: int, begin_ms: int = 0, end_ms: int | None = None
+    ) -> Iterator[StoredRecord]:
+        flat = self._tiers.flat(shard) if until > 0 else None
+        if flat is None:
+            return
+        for record in flat.reader.by_key(key, until, begin_ms, end_ms):
+            ms = record.timestamp_ms
+            if begin_ms <= ms and (end_ms is None or ms <= end_ms):
+                yield record
 
-    def by_key_before(self, shard: ShardId, key: bytes, until: int) -> Iterator[StoredRecord]:
-        """Yield the live records of `key` below `until` that flat files hold, newest first."""
-        flat = self._flat_of(shard)
-        if flat is not None and until > 0:
-            yield from flat.reader.by_key(key, until)
-
-    def query(
-        self, shard: ShardId, key: bytes, *, begin_ms: int = 0, end_ms: int | None = None,
-        limit: int = 64,
-    ) -> list[StoredRecord]:  # fmt: skip
-        """Return records of `key` of a span of time, newest first."""
-        records = (
-            record
-            for record in self.by_key(shard, key)
-            if begin_ms <= record.timestamp_ms and (end_ms is None or record.timestamp_ms <= end_ms)
-        )
-        return list(islice(records, limit))
+    def _start_of_log(self, shard: ShardId) -> int:
+        return int(self._store.bounds(shard).earliest)

@@ -23,7 +23,7 @@ from penstock.tiered.maintenance.compaction import rewrite_segments
 from penstock.tiered.maintenance.damage import LOG_INTERVAL_S, DamageReports
 from penstock.tiered.maintenance.repair import repair_tier
 from penstock.tiered.metrics import TierMetrics
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 
 SIZE = 20_000
 """Bytes of a value: a few records make a block, a few blocks a chunk."""

@@ -17,7 +17,7 @@ from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
 from penstock.tiered.providers.memory import MemoryProvider
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 
 READERS = 8
 WAIT_S = 60.0

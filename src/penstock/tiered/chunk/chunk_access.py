@@ -41,12 +41,18 @@ class ChunkAccess:
 
     # Lists
 
-    def chunks_from(self, offset: int, manifest: Manifest) -> Iterator[ChunkEntry]:
-        """Yield the chunks that end after `offset`, ascending."""
-        for segment in manifest.segments:
-            if segment.end_offset > offset:
-                yield from (c for c in self.chunks_of(segment) if c.end_offset > offset)
-        yield from (chunk for chunk in manifest.chunks if chunk.end_offset > offset)
+    def chunks_from(
+        self, offset: int, manifest: Manifest, since_ms: int | None = None
+    ) -> Iterator[ChunkEntry]:
+        """Yield the chunks that end after `offset`, ascending; those whose records are all older
+        than `since_ms` are left out, and the lists of such segments are not read."""
+
+        def is_chosen(part: ChunkEntry | SegmentEntry) -> bool:
+            return part.end_offset > offset and (since_ms is None or part.max_ms >= since_ms)
+
+        for segment in filter(is_chosen, manifest.segments):
+            yield from filter(is_chosen, self.chunks_of(segment))
+        yield from filter(is_chosen, manifest.chunks)
 
     def chunks_back(self, manifest: Manifest) -> Iterator[ChunkEntry]:
         """Yield all chunks, the newest first."""

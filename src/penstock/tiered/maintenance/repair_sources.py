@@ -24,7 +24,7 @@ from penstock.tiered.chunk.chunk import ChunkEntry, Footer, read_footer
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.object_names import is_penstock_object
 from penstock.tiered.providers.contract import ObjectMissingError
-from penstock.tiered.read.reader import offsets_of
+from penstock.tiered.read.unit_selection import offsets_of
 from penstock.tiered.upload.committed_log import LsoBoundedLog
 
 Found = dict[int, tuple[int, bytes]]

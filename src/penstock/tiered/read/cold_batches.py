@@ -12,7 +12,7 @@ from penstock.codec.select import core
 from penstock.engine.contract import BatchPage, ForeignBatch
 from penstock.errors import CorruptionError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 
 _BATCHES_PER_READ: Final = 1024
 _POSITION_AT: Final = RECORD_HEAD.position_of("position")

@@ -10,13 +10,12 @@ A record that is whole and cannot be decoded is not damage: reads of records rai
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.codec.deleted_ranges import DeletedRanges, cover
-from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, Damage
+from penstock.codec.format import PRE_BLANK, QUEUE_UNIT, Damage
 from penstock.codec.select import core
 from penstock.engine.segment import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
@@ -29,27 +28,16 @@ from penstock.tiered.chunk.shard_manifest import ShardManifest
 from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.read.chunk_stream import FetchedChunk
 from penstock.tiered.read.fetcher import FetchedRange, Fetcher
+from penstock.tiered.read.tier_query import UNLIMITED, TierPage, TierQuery
+from penstock.tiered.read.unit_selection import (
+    UnitRange,
+    first_unit,
+    is_blank,
+    offsets_of,
+    select_units,
+)
 
-_UNLIMITED: Final = 1 << 62
 _UNITS_PER_STEP: Final = 4096
-
-
-class TierQuery(NamedTuple):
-    """What a reader wants from `offset` on, below `until`."""
-
-    offset: int
-    until: int = _UNLIMITED
-    max_records: int = 1_000
-    max_size: int = 4 << 20
-    tag: str | None = None
-    key: bytes | None = None
-
-
-class TierPage(NamedTuple):
-    """Records, and the offset at which to go on."""
-
-    records: list[StoredRecord]
-    next_offset: int
 
 
 class _Page:
@@ -64,17 +52,6 @@ class _Page:
         self.records.extend(records)
         self.offset = next_offset
         self.size_left -= size
-
-
-class _Units(NamedTuple):
-    """Units of a chunk from one offset on, and where their records are."""
-
-    units: bytes
-    offset: int
-    end_offset: int
-    start: int
-    end: int
-    is_last: bool
 
 
 class TierReader:
@@ -152,7 +129,7 @@ class TierReader:
         footer = self.chunks.footer(entry)
         count_max = _UNITS_PER_STEP
         while True:
-            found = _select(footer, entry, query, first=first, count_max=count_max)
+            found = select_units(footer, entry, query, first=first, count_max=count_max)
             if found is None:
                 return [], min(entry.end_offset, query.until), 0
             if not found.units:
@@ -169,7 +146,7 @@ class TierReader:
                     raise self.chunks.damaged(entry, error, *offsets) from error
 
     def _decode_units(
-        self, entry: ChunkEntry, found: _Units, manifest: Manifest, query: TierQuery
+        self, entry: ChunkEntry, found: UnitRange, manifest: Manifest, query: TierQuery
     ) -> tuple[list[StoredRecord], int, int]:
         fetched = self._fetcher.read(self._manifest.prefix, entry, found.start, found.end)
         records, after, size = self.decode(fetched, found.units, found.offset, manifest, query)
@@ -229,7 +206,7 @@ class TierReader:
         self, manifest: Manifest, query: TierQuery, *, batch: bool
     ) -> list[tuple[int, int]]:
         deleted = self.deleted(manifest).overlapping(query.offset, query.until)
-        return [*deleted, (query.until, _UNLIMITED)] if batch else deleted
+        return [*deleted, (query.until, UNLIMITED)] if batch else deleted
 
     def deleted(self, manifest: Manifest) -> DeletedRanges:
         if self._deleted[0] is not manifest.deleted:
@@ -238,13 +215,18 @@ class TierReader:
 
     # Keys, times, whole chunks
 
-    def by_key(self, key: bytes, until: int = _UNLIMITED) -> Iterator[StoredRecord]:
-        """Yield the live records of `key` below `until`, newest first."""
+    def by_key(
+        self, key: bytes, until: int = UNLIMITED, begin_ms: int = 0, end_ms: int | None = None
+    ) -> Iterator[StoredRecord]:
+        """Yield the live records of `key` below `until`, newest first; chunks without a record of
+        the time from `begin_ms` to `end_ms` are left out."""
         manifest = self.manifest()
         if manifest is None:
             return
         for entry in self.chunks.chunks_back(manifest):
             if entry.first_offset >= until or entry.end_offset <= manifest.start_offset:
+                continue
+            if entry.max_ms < begin_ms or (end_ms is not None and entry.min_ms > end_ms):
                 continue
             if not entry.may_hold_key(key):
                 continue
@@ -271,21 +253,19 @@ class TierReader:
             return
         position, length = QUEUE_UNIT.unpack_from(units)[:2]
         fetched = self.chunks.fetch(entry, position, position + length, (first, end))
-        query = TierQuery(first, end, _UNLIMITED, _UNLIMITED, key=key)
+        query = TierQuery(first, end, UNLIMITED, UNLIMITED, key=key)
         try:
             records, _, _ = self.decode(fetched, units, first, manifest, query)
         except CorruptionError as error:
             raise self.chunks.damaged(entry, error, first, end) from error
         yield from reversed(records)
 
-    def offset_by_time(self, timestamp_ms: int, until: int = _UNLIMITED) -> int | None:
+    def offset_by_time(self, timestamp_ms: int, until: int = UNLIMITED) -> int | None:
         """Return the offset of the first live record with a timestamp >= `timestamp_ms`."""
         manifest = self.manifest()
         if manifest is None:
             return None
-        for entry in self.chunks.chunks_from(manifest.start_offset, manifest):
-            if entry.max_ms < timestamp_ms:
-                continue
+        for entry in self.chunks.chunks_from(manifest.start_offset, manifest, timestamp_ms):
             if entry.first_offset >= until:
                 return None
             start = max(entry.first_offset, manifest.start_offset)
@@ -310,7 +290,7 @@ class TierReader:
                 return
             offset = page.next_offset
 
-    def stream(self, start: int = 0, until: int = _UNLIMITED) -> Iterator[FetchedChunk]:
+    def stream(self, start: int = 0, until: int = UNLIMITED) -> Iterator[FetchedChunk]:
         """Yield the whole chunks of [start, until), in order, prefetched."""
         manifest = self.manifest()
         if manifest is None:
@@ -360,60 +340,7 @@ class TierReader:
             for unit in range(first_unit(footer, entry, query.offset), entry.units):
                 first, end = offsets_of(footer, entry, unit)
                 position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
-                if first >= query.until or (position == 0 and size == 0x7FFF_FFFF):
+                if first >= query.until or (is_blank(position, size)):
                     continue
                 if not all(offset in deleted for offset in range(first, end)):
                     yield entry, position, size, (first, end)
-
-
-def first_unit(footer: Footer, entry: ChunkEntry, offset: int) -> int:
-    """Return the number of the first unit that ends after `offset`."""
-    if footer.kind is QueueKind.SIMPLE:
-        return max(0, offset - entry.units_offset)
-    # By the ends, not the beginnings: where batches were removed, the one before does not count.
-    count = len(footer.units) // BATCH_UNIT.size
-    return bisect_right(range(count), offset, key=lambda n: offsets_of(footer, entry, n)[1])
-
-
-def offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]:
-    """Return the offsets [first, end) of a unit."""
-    if footer.kind is QueueKind.SIMPLE:
-        first = entry.units_offset + unit
-        return first, first + 1
-    _, _, _, _, base, count, _, _ = BATCH_UNIT.unpack_from(footer.units, unit * BATCH_UNIT.size)
-    return base, base + count
-
-
-def _select(
-    footer: Footer, entry: ChunkEntry, query: TierQuery, *, first: bool, count_max: int
-) -> _Units | None:
-    """Return the units from the query's offset on that fit its limits; None when there are none
-    left in the chunk, no units when the next does not fit."""
-    unit = begin = first_unit(footer, entry, query.offset)
-    selective = query.tag is not None or query.key is not None
-    count_max = count_max if selective else min(count_max, query.max_records)
-    start = end = size_sum = 0
-    while unit < entry.units and unit - begin < count_max:
-        if offsets_of(footer, entry, unit)[0] >= query.until:
-            break
-        position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
-        unit += 1
-        if position == 0 and size == 0x7FFF_FFFF:
-            continue
-        size_sum += size
-        if end and size_sum > query.max_size and not selective:
-            unit -= 1
-            break
-        if not first and not end and size > query.max_size and not selective:
-            return _Units(b"", query.offset, query.offset, 0, 0, is_last=False)
-        start = start or position + 1
-        end = position + size
-        if selective and end - start > 4 * query.max_size:
-            break
-    if unit == begin:
-        return None
-    offset = offsets_of(footer, entry, begin)[0]
-    end_offset = offsets_of(footer, entry, unit - 1)[1]
-    units = footer.units[begin * footer.unit_size : unit * footer.unit_size]
-    is_last = unit == entry.units
-    return _Units(units, max(offset, query.offset), end_offset, max(start - 1, 0), end, is_last)

@@ -1,14 +1,18 @@
-"""Pages of records that begin in the tier and may end in the log."""
+"""Reads of a shard whose older records only the tier holds; a page may end in the log."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from penstock.codec.validation import INT64_MAX, INT64_MIN
+from penstock.engine.contract import BatchPage
 from penstock.engine.segment import SegmentStore
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import ShardId, StoredRecord
+from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.metrics import TierMetrics
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.cold_batches import read_cold_batches
+from penstock.tiered.read.tier_query import TierQuery
 from penstock.tiered.shard_tiers import ShardTiers
 
 READ_FAILURES: Final = (CorruptionError, UnreadableContentError)
@@ -73,6 +77,43 @@ class TwoTierReader:
             tag=query.tag,
         )
         return page_of_log.records, None
+
+    def read_batches(
+        self, shard: ShardId, offset: int, until: int, max_size: int
+    ) -> BatchPage | None:
+        """Return batches that only the tier holds; None when it has none at `offset`."""
+        start = self._start_of_log(shard)
+        flat = self._tiers.flat(shard) if offset < start else None
+        if flat is None:
+            return None
+        self._metrics.cold_reads.inc()
+        return read_cold_batches(flat, offset, min(start, until), max_size)
+
+    def read_raw(self, shard: ShardId, query: TierQuery) -> list[bytes]:
+        """Return whole records (batches) that only the tier holds."""
+        start = self._start_of_log(shard)
+        flat = self._tiers.flat(shard) if query.offset < start else None
+        if flat is None:
+            return []
+        self._metrics.cold_reads.inc()
+        return flat.reader.read_raw(query._replace(until=start))
+
+    def offset_by_time(
+        self, shard: ShardId, flat: CompositeFlatFile, timestamp_ms: int
+    ) -> int | None:
+        """Return the offset of the first live record that is not older than a time; the log is
+        searched only when the tier has none below the log's start."""
+        start = self._start_of_log(shard)
+        offset = flat.reader.offset_by_time(timestamp_ms, start)
+        if offset is not None or timestamp_ms > INT64_MAX:
+            return offset
+        offset = self._store.offset_by_timestamp(shard, max(INT64_MIN, timestamp_ms))
+        moved = self._start_of_log(shard)
+        if moved == start:
+            return offset
+        # Retention moved the log's start meanwhile.
+        cold = flat.reader.offset_by_time(timestamp_ms, moved)
+        return offset if cold is None else cold
 
     def _start_of_log(self, shard: ShardId) -> int:
         return int(self._store.bounds(shard).earliest)

@@ -16,7 +16,7 @@ from penstock.errors import BadRequestError
 from penstock.record import QueueKind
 from penstock.tiered.chunk.chunk import ChunkEntry, Footer
 from penstock.tiered.chunk.manifest import Manifest
-from penstock.tiered.read.reader import first_unit, offsets_of
+from penstock.tiered.read.unit_selection import first_unit, offsets_of
 
 if TYPE_CHECKING:
     from penstock.tiered.composite_flat_file import CompositeFlatFile

@@ -16,7 +16,7 @@ from penstock.brokers.kafka.metadata.list_offsets import EARLIEST, EARLIEST_LOCA
 from penstock.meta.state.model import TieringPolicy
 from penstock.record import Offset, Record
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.tier_query import TierQuery
 
 WAIT_S = 60.0
 TOPIC = "orders"
