@@ -121,7 +121,7 @@ def test_an_offload_has_each_row_once(source: Path, tmp_path: Path) -> None:
         found = [
             (record.offset, record.value)
             for chunk in flat.reader.stream()
-            for record in flat.live_records(chunk, manifest)
+            for record in flat.reader.live_records(chunk, manifest)
         ]
         assert found == [(n, b"%d of %d" % (n, shard.partition)) for n in range(ROWS)]
         flat.fetcher.close()

@@ -388,7 +388,7 @@ def test_the_units_of_a_chunk_are_derived_once(
         derived.append(len(data))
         return derive_units(shard, kind, data, position, offset)
 
-    monkeypatch.setattr("penstock.tiered.composite_flat_file.derive_units", counted)
+    monkeypatch.setattr("penstock.tiered.upload.staged_chunks.derive_units", counted)
     fill(store, 100)
     flat = CompositeFlatFile(memory_config(), SHARD)
     flat.acquire()

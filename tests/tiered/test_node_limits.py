@@ -145,7 +145,7 @@ def test_the_reserve_time_of_a_topic_decides_how_long_its_tier_keeps_records(
     engine.tier_upkeep.run_once()
     assert flat.min_offset == 200
     metadata.update_topic_reserve_time(SHARD.topic, -1)
-    assert flat.reserve_ms() is None
+    assert flat.metadata.reserve_ms() is None
     engine.close()
 
 

@@ -232,7 +232,7 @@ def _pages(config: TierConfig, shard: ShardId, progress: Progress) -> _Pages:
     def each() -> Iterator[list[StoredRecord]]:
         size = 0
         for chunk in flat.reader.stream():
-            yield flat.live_records(chunk, manifest)
+            yield flat.reader.live_records(chunk, manifest)
             size += chunk.entry.size
             progress(size, manifest.object_size)
 

@@ -12,44 +12,34 @@ needs no epoch. All of it is synchronous and needs no node: Spark workers use it
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Final
 
-from msgspec.structs import replace
-
 from penstock.codec.format import (
-    BATCH_UNIT,
     KIND_BATCH,
     KIND_SIMPLE,
-    QUEUE_UNIT,
     RECORD_HEAD,
     Damage,
     RawRecord,
 )
 from penstock.codec.select import core
-from penstock.engine.segment import UnitsRead
 from penstock.errors import (
     BadRequestError,
     ClosedError,
     StoreError,
     TierUnavailableError,
-    UnreadableContentError,
 )
 from penstock.platform.clock import Clock, SystemClock
-from penstock.platform.log import get_logger
-from penstock.record import QueueKind, ShardId, StoredRecord
+from penstock.record import QueueKind, ShardId
 from penstock.tiered.chunk import manifest_changes as changes
-from penstock.tiered.chunk.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units
-from penstock.tiered.chunk.chunk_records import read_units
 from penstock.tiered.chunk.manifest import Manifest
 from penstock.tiered.chunk.shard_manifest import ShardManifest
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.shard_upkeep import CompositeUpkeep
-from penstock.tiered.object_names import chunk_name
 from penstock.tiered.providers.contract import TierProvider
 from penstock.tiered.read.async_reads import IsCancelled
-from penstock.tiered.read.chunk_stream import FetchedChunk
 from penstock.tiered.read.fetcher import Fetcher
 from penstock.tiered.read.reader import TierReader
 from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
@@ -57,15 +47,14 @@ from penstock.tiered.rocketmq.composite_access import DispatchRequest, offset_co
 from penstock.tiered.rocketmq.composite_reads import CompositeReads
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata
 from penstock.tiered.rocketmq.flat_file import FlatFile
-from penstock.tiered.rocketmq.metadata_store import QueueMetadata, TieredMetadataStore
+from penstock.tiered.rocketmq.metadata_recorder import MetadataRecorder
+from penstock.tiered.rocketmq.metadata_store import TieredMetadataStore
 from penstock.tiered.upload.chunk_files import ChunkFiles
-from penstock.tiered.upload.upload_window import UploadWindow
+from penstock.tiered.upload.staged_chunks import StagedChunks
 
 GAP_MAX: Final = 4096
 """Offsets without a record that one chunk spans, at most."""
 _BORN_AT: Final = RECORD_HEAD.position_of("born_timestamp_ms")
-
-_log: Final = get_logger(__name__)
 
 
 class CompositeFlatFile:
@@ -92,30 +81,22 @@ class CompositeFlatFile:
         self.reader: Final = TierReader(self.manifest, self.fetcher, self.clock)
         self.reads: Final = CompositeReads(self)
         self.upkeep: Final = CompositeUpkeep(self.manifest, config, self.clock)
-        self._metadata: Final = metadata_store
-        self._recorded: dict[str, FileSegmentMetadata] | None = None
-        """The rows of the metadata store by path; None before they were read."""
+        self.metadata: Final = MetadataRecorder(metadata_store, shard)
         self._lock: Final = threading.RLock()
         self.upload_lock: Final = threading.Lock()
         """Held by a thread that appends and commits several messages in a row."""
         self.delete_lock: Final = threading.Lock()
         """Held while records are found and deleted: each counts for one caller."""
-        self._epoch: int | None = None
-        self._staged: list[tuple[ChunkEntry, float]] = []
-        self._window: Final = UploadWindow(self.provider, config.upload_window)
-        self._put: Callable[[str, bytes], None] = self.provider.put_if_absent
+        self.epoch: int | None = None
+        """Under which this process appends; None: it only reads."""
+        self._staged: Final = StagedChunks(self.manifest, kind, config, self.clock)
         self._files = ChunkFiles(self, None)
         self._closed = False
         self._dispatch_offset = 0
         self._queue_offset = 0
-        self._chunk_start = 0
         self._initialized = False
 
     # Bounds
-
-    @property
-    def epoch(self) -> int | None:
-        return self._epoch
 
     @property
     def commit_log(self) -> FlatFile:
@@ -166,52 +147,41 @@ class CompositeFlatFile:
             found = self.manifest.load()
             if found is not None and found.destroyed_ms is not None:
                 self.upkeep.start_over()
-            self._epoch = self.manifest.acquire(self.kind, epoch)
+            self.epoch = self.manifest.acquire(self.kind, epoch)
             self.reset()
-            return self._epoch
+            return self.epoch
 
     def release(self) -> None:
         """Give the epoch up; `acquire` takes a new one."""
         with self._lock:
-            self._epoch = None
+            self.epoch = None
             self.manifest.load()
             self.reset()
 
     def reset(self) -> None:
         """Drop everything that is not committed; the manifest says where to continue."""
         with self._lock:
-            self._window.abandon()
-            found = self.current()
-            self._staged = []
-            self._files = ChunkFiles(self, found)
-            self._initialized = found is not None and found.initialized
-            self._dispatch_offset = 0 if found is None else found.end_offset
-            self._queue_offset = self._chunk_start = self._dispatch_offset
+            manifest = self.current()
+            self._dispatch_offset = 0 if manifest is None else manifest.end_offset
+            self._queue_offset = self._dispatch_offset
+            self._staged.reset(self._dispatch_offset)
+            self._files = ChunkFiles(self, manifest)
+            self._initialized = manifest is not None and manifest.initialized
 
     def init_offset(self, offset: int) -> None:
         with self._lock:
             if not self._initialized:
                 self._initialized = True
-                self._chunk_start = offset
+                self._staged.next_offset = offset
                 self._queue_offset = offset
             self._dispatch_offset = offset
 
     def append_commit_log(self, message: bytes, commit: bool = False) -> AppendResult:
         with self._lock:
-            if self._closed:
-                return AppendResult.FILE_CLOSED
-            position = self.commit_log.append_offset
-            raw = _decode(message)
-            if not self._is_own(raw):
-                return AppendResult.WRONG_QUEUE
-            if raw.queue_offset != self._dispatch_offset:
-                return AppendResult.OFFSET_INCORRECT
-            result = self._files.append_data(message, position, raw.born_timestamp_ms)
-            if result is not AppendResult.SUCCESS:
-                return result
-            self._initialized = True
-            self._dispatch_offset += self._count(raw)
-            return self._commit_now(self.commit_commit_log) if commit else result
+            result = self._append_data(message, may_skip=False)
+            if result is AppendResult.SUCCESS and commit:
+                return self._commit_now(self.commit_commit_log)
+            return result
 
     def append_consume_queue(self, request: DispatchRequest, commit: bool = False) -> AppendResult:
         """Let the consume queue have a message of the commit log: the manifest refers to chunks
@@ -231,32 +201,31 @@ class CompositeFlatFile:
         """Append a message to the commit log and to the consume queue. Offsets between the last
         one and this one hold nothing any more: they become a hole."""
         with self._lock:
-            if self._closed:
-                return AppendResult.FILE_CLOSED
-            raw = _decode(message)
-            if not self._is_own(raw):
-                return AppendResult.WRONG_QUEUE
-            gap = raw.queue_offset - self._dispatch_offset
-            if gap < 0:
-                return AppendResult.OFFSET_INCORRECT
-            if gap > GAP_MAX and self._dispatch_offset > self._chunk_start:
-                return AppendResult.BUFFER_FULL
-            before = self._dispatch_offset
-            self.init_offset(raw.queue_offset)
-            position = self.commit_log.append_offset
-            result = self._files.append_data(message, position, raw.born_timestamp_ms)
-            if result is not AppendResult.SUCCESS:
-                self._dispatch_offset = before
-                return result
-            self._dispatch_offset += self._count(raw)
-            self._queue_offset = self._dispatch_offset
-            return AppendResult.SUCCESS
+            result = self._append_data(message, may_skip=True)
+            if result is AppendResult.SUCCESS:
+                self._queue_offset = self._dispatch_offset
+            return result
 
-    def _is_own(self, raw: RawRecord) -> bool:
-        return (raw.topic, raw.queue_id) == self.shard
-
-    def _count(self, raw: RawRecord) -> int:
-        return 1 if self.kind is QueueKind.SIMPLE else offset_count(raw)
+    def _append_data(self, message: bytes, *, may_skip: bool) -> AppendResult:
+        if self._closed:
+            return AppendResult.FILE_CLOSED
+        raw = _decode(message)
+        if (raw.topic, raw.queue_id) != self.shard:
+            return AppendResult.WRONG_QUEUE
+        before = self._dispatch_offset
+        gap = raw.queue_offset - before
+        if gap < 0 or (gap > 0 and not may_skip):
+            return AppendResult.OFFSET_INCORRECT
+        if gap > GAP_MAX and before > self._staged.next_offset:
+            return AppendResult.BUFFER_FULL
+        self.init_offset(raw.queue_offset)
+        position = self.commit_log.append_offset
+        result = self._files.append_data(message, position, raw.born_timestamp_ms)
+        if result is not AppendResult.SUCCESS:
+            self._dispatch_offset = before
+            return result
+        self._dispatch_offset += 1 if self.kind is QueueKind.SIMPLE else offset_count(raw)
+        return result
 
     def append_many(self, messages: Sequence[bytes]) -> int:
         """Append messages as `append` does, as many as fit into the chunk; return how many."""
@@ -307,28 +276,25 @@ class CompositeFlatFile:
         with self._lock:
             self._check_epoch()
             self.commit_log.commit()
-            self._wait_for_puts()
+            with self._reset_on_error():
+                self._staged.wait()
 
     def stage(self) -> int:
         """Begin to put what was appended, as a chunk, and do not wait for it: a few are on their
         way at a time. Return how many chunks the next `commit` lets the manifest refer to."""
         with self._lock:
             self._check_epoch()
-            self._put = self._window.put
-            try:
+            with self._reset_on_error(), self._staged.concurrently():
                 self.commit_log.commit()
-            except StoreError:
-                self.reset()
-                raise
-            finally:
-                self._put = self.provider.put_if_absent
             return len(self._staged)
 
-    def _wait_for_puts(self) -> None:
+    @contextmanager
+    def _reset_on_error(self) -> Iterator[None]:
+        """Drop what is not committed when a put fails: which chunks are there is not known, and
+        all are made again from the log."""
         try:
-            self._window.wait()
+            yield
         except StoreError:
-            # Which of them are there is not known: all are made again, from the log.
             self.reset()
             raise
 
@@ -336,26 +302,20 @@ class CompositeFlatFile:
         """Let the manifest refer to the chunks whose messages the consume queue has."""
         with self._lock:
             epoch = self._check_epoch()
-            self._wait_for_puts()
-            ready = [pair for pair in self._staged if pair[0].end_offset <= self._queue_offset]
-            if not ready:
+            with self._reset_on_error():
+                self._staged.wait()
+                entries = self._staged.ready(self._queue_offset)
+            if not entries:
                 return
-            late_s = self.config.grace_ms / 2000
-            if late_s and self.clock.monotonic() - ready[0][1] > late_s:
-                # The garbage collector may have deleted the chunks as orphans meanwhile.
-                self.reset()
-                raise TierUnavailableError(
-                    f"a chunk of {self.shard.name!r} waited too long for its manifest; "
-                    "it is uploaded again"
-                )
-            entries = [entry for entry, _ in ready]
             now_ms = self.clock.now_ms()
             self.manifest.change(
-                lambda found: self.upkeep.sealed_if_due(changes.add_chunks(found, entries), now_ms),
+                lambda manifest: self.upkeep.sealed_if_due(
+                    changes.add_chunks(manifest, entries), now_ms
+                ),
                 epoch=epoch,
             )
-            self._staged = self._staged[len(ready) :]
-            self._record_metadata()
+            self._staged.drop_first(len(entries))
+            self.record_metadata()
 
     def commit(self, sync: bool) -> None:
         if sync:
@@ -383,61 +343,17 @@ class CompositeFlatFile:
 
     def put_chunk(self, position: int, data: bytes) -> None:
         """Upload records that start at `position` of the tiered log; called by the commit log."""
-        epoch = self._check_epoch()
-        raw = core.decode_raw(data, position, position, False)
-        assert isinstance(raw, RawRecord), "what was appended is a record"
-        units = derive_units(self.shard, self.kind, data, position, raw.queue_offset)
-        start = self._chunk_start if self._manifest_started() else raw.queue_offset
-        where = ChunkRange(
-            start, self._end_of(units, raw.queue_offset), position, epoch, self.clock.now_ms()
-        )
-        name = chunk_name(epoch, where.first_offset)
-        whole, entry = build_chunk(self.shard, self.kind, name, data, units, where)
-        self._put(f"{self.manifest.prefix}{name}", whole)
-        self._staged.append((entry, self.clock.monotonic()))
-        self._chunk_start = entry.end_offset
-
-    def _manifest_started(self) -> bool:
-        found = self.current()
-        return bool(self._staged) or (found is not None and found.initialized)
-
-    def _end_of(self, units: bytes, first: int) -> int:
-        if self.kind is QueueKind.SIMPLE:
-            return first + len(units) // QUEUE_UNIT.size
-        _, _, _, _, base, count, _, _ = BATCH_UNIT.unpack_from(units, len(units) - BATCH_UNIT.size)
-        return int(base) + int(count)
+        manifest = self.current()
+        is_first = not self._staged and (manifest is None or not manifest.initialized)
+        self._staged.put(position, data, self._check_epoch(), is_first=is_first)
 
     def _check_epoch(self) -> int:
-        if self._epoch is None:
+        if self.epoch is None:
             raise BadRequestError(f"{self.shard.name!r} is open for reading; acquire it first")
-        return self._epoch
+        return self.epoch
 
-    def _record_metadata(self) -> None:
-        """Let the metadata store follow the manifest: bounds, and the rows of segments that were
-        added, have grown or are gone, also while another process uploaded."""
-        found = self.current()
-        if self._metadata is None or found is None:
-            return
-        self._metadata.upsert_queue(self.shard, found.start_offset, found.end_offset)
-        if self._recorded is None:
-            rows: list[FileSegmentMetadata] = []
-            self._metadata.iterate_file_segment(rows.append, queue=self.shard)
-            # The manifest has no update times.
-            self._recorded = {row.path: replace(row, update_ms=0) for row in rows}
-        segments = {segment.path: segment for segment in self._files.describe(found)}
-        for path, row in self._recorded.items():
-            if path not in segments:
-                self._metadata.delete_file_segment(row)
-        for path, segment in segments.items():
-            if self._recorded.get(path) != segment:
-                self._metadata.update_file_segment(segment)
-        self._recorded = segments
-
-    def reserve_ms(self) -> int | None:
-        """Return how long the metadata store says that the tier keeps the topic's records; None:
-        it does not say."""
-        topic = None if self._metadata is None else self._metadata.get_topic(self.shard.topic)
-        return topic.reserve_time if topic is not None and topic.reserve_time > 0 else None
+    def record_metadata(self) -> None:
+        self.metadata.record(self.current(), self.segments())
 
     # Reading
 
@@ -461,50 +377,25 @@ class CompositeFlatFile:
         return self.fetcher.reads.submit(read_if_open)
 
     def get_commit_log_dispatch_commit_offset(self) -> int:
-        staged = [entry.end_offset for entry, _ in self._staged]
-        return max([self.commit_offset, *staged])
+        return max(self.commit_offset, self._staged.end_offset)
 
     def get_offset_in_consume_queue_by_time(
         self, timestamp: int, boundary_type: BoundaryType
     ) -> int:
         """Return the first offset that is not older (lower), or the last one that is not younger
         (upper); the end, or the beginning, of the tier when there is none."""
-        if boundary_type is BoundaryType.LOWER:
-            found = self.reader.offset_by_time(timestamp)
-            return self.commit_offset if found is None else found
-        younger = self.reader.offset_by_time(timestamp + 1)
-        end = self.commit_offset if younger is None else younger
-        found = self.reads.last_before(end)
-        return self.min_offset if found is None else found
+        return self.reads.offset_by_time(timestamp, boundary_type)
 
     def segments(self) -> list[FileSegmentMetadata]:
         """Return the segments that the manifest speaks of."""
         found = self.current()
         return [] if found is None else self._files.describe(found)
 
-    def live_records(self, chunk: FetchedChunk, manifest: Manifest) -> list[StoredRecord]:
-        """Return the records of a fetched chunk that are not deleted; a warning names those that
-        cannot be decoded."""
-        entry, footer = chunk.entry, chunk.footer
-        if not footer.units:
-            return []
-        deleted = self.reader.deleted(manifest)
-        read = UnitsRead(chunk.data, entry.position, footer.units, entry.units_offset)
-        found = read_units(self.shard, footer.kind, read, self._warn)
-        return [
-            one
-            for one in found
-            if one.offset >= manifest.start_offset and one.offset not in deleted
-        ]
-
-    def _warn(self, passed_over: UnreadableContentError) -> None:
-        _log.warning("content_passed_over", shard=self.shard.name, error=str(passed_over))
-
     # Going
 
     def clean_expired_file(self, expire_timestamp: int) -> None:
         self.upkeep.expire(expire_timestamp)
-        self._record_metadata()
+        self.record_metadata()
 
     def destroy_expired_file(self) -> None:
         self.upkeep.collect_garbage()
@@ -513,7 +404,7 @@ class CompositeFlatFile:
         """Stop. What is not committed is in the log that it came from."""
         with self._lock:
             self._closed = True
-            self._window.abandon()
+            self._staged.abandon()
             self._files.shutdown()
 
     def destroy(self) -> None:
@@ -521,13 +412,7 @@ class CompositeFlatFile:
         with this call or a later one."""
         self.shutdown()
         self.upkeep.destroy()
-        if self._metadata is not None:
-            self._metadata.delete_queue(self.shard)
-            self._recorded = {}
-            queues: list[QueueMetadata] = []
-            self._metadata.iterate_queue(self.shard.topic, queues.append)
-            if not queues:
-                self._metadata.delete_topic(self.shard.topic)
+        self.metadata.delete()
 
 
 def _decode(message: bytes) -> RawRecord:

@@ -227,6 +227,6 @@ def test_whole_chunks_are_streamed_through_faults(
 
     def stream() -> list[StoredRecord]:
         chunks = CompositeFlatFile(config, SHARD).reader.stream()
-        return [one for chunk in chunks for one in flat.live_records(chunk, manifest)]
+        return [one for chunk in chunks for one in flat.reader.live_records(chunk, manifest)]
 
     assert until_it_works(stream) == store.read(SHARD, 0, max_records=300)

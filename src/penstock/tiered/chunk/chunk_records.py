@@ -26,6 +26,7 @@ from penstock.record import QueueKind, ShardId, StoredRecord
 
 KEY_ENTRY: Final = struct.Struct(">II")
 """The hash of a key, and the number of a unit."""
+OnUnreadable = Callable[[UnreadableContentError], None]
 _ALL_TIMES: Final = -(1 << 62)
 _UNLIMITED: Final = 1 << 62
 
@@ -43,10 +44,10 @@ def read_units(
     shard: ShardId,
     kind: QueueKind,
     read: UnitsRead,
-    pass_over: Callable[[UnreadableContentError], None] | None = None,
+    on_unreadable: OnUnreadable | None = None,
 ) -> list[StoredRecord]:
-    """Return every record that the units point at, expired ones too. `pass_over` is called for what
-    cannot be decoded."""
+    """Return every record that the units point at, expired ones too; `on_unreadable` is called for
+    each that cannot be decoded."""
     records, damage = _read(shard, kind, read)
     if damage is None:
         return records
@@ -56,8 +57,8 @@ def read_units(
         found, damage = _read(shard, kind, one)
         if damage is not None:
             error = _unreadable_or_raise(shard, kind, one, damage)
-            if pass_over is not None:
-                pass_over(error)
+            if on_unreadable is not None:
+                on_unreadable(error)
         records += found
     return records
 

@@ -16,7 +16,7 @@ from penstock.codec.deleted_ranges import DeletedRanges
 from penstock.codec.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted
-from penstock.engine.segment import SegmentStore, UnitsRead
+from penstock.engine.segment import SegmentStore
 from penstock.engine.transactions.stable_offsets import Ranges, is_within
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.log import get_logger
@@ -29,7 +29,6 @@ from penstock.tiered.chunk.chunk import (
     derive_units,
     key_hash,
 )
-from penstock.tiered.chunk.chunk_records import read_units
 from penstock.tiered.chunk.manifest import Manifest, SegmentEntry, describe_segment
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.object_names import chunk_name
@@ -198,7 +197,7 @@ def _everything(
         now_ms = flat.clock.expiry_ms()
         begin = max(since, manifest.start_offset)
         for chunk in flat.reader.stream(begin, start_of_log):
-            for record in records_of(flat, chunk):
+            for record in flat.reader.records_of(chunk):
                 expired = record.expires_at_ms is not None and record.expires_at_ms <= now_ms
                 inside = begin <= record.offset < start_of_log
                 if inside and record.offset not in deleted and not expired:
@@ -214,16 +213,6 @@ def _everything(
         if page.next_offset <= offset:
             return
         offset = page.next_offset
-
-
-def records_of(flat: CompositeFlatFile, chunk: FetchedChunk) -> list[StoredRecord]:
-    """Return every record of a chunk, deleted ones too, all checked; without what cannot be taken
-    apart, of which only the checksum can be wrong."""
-    entry = chunk.entry
-    if not chunk.footer.units:
-        return []
-    read = UnitsRead(chunk.data, entry.position, chunk.footer.units, entry.units_offset)
-    return read_units(flat.shard, flat.kind, read)
 
 
 def rewrite_segments(flat: CompositeFlatFile, *, dead_ratio: float = DEAD_RATIO_MIN) -> Compacted:

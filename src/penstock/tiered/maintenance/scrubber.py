@@ -18,7 +18,6 @@ from penstock.record import ShardId
 from penstock.tiered.chunk.chunk import ChunkEntry
 from penstock.tiered.chunk.chunk_access import OldManifestError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.maintenance.compaction import records_of
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.shard_tiers import ShardTiers
@@ -73,7 +72,7 @@ def verify_chunk(
     failure: CorruptionError | ObjectMissingError | None = None
     try:
         for chunk in flat.fetcher.stream(flat.manifest.prefix, [entry]):
-            report.records += len(records_of(flat, chunk))
+            report.records += len(flat.reader.records_of(chunk))
     except (CorruptionError, ObjectMissingError) as error:
         failure = error
         report.damage.append(str(error))

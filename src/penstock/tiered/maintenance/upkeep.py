@@ -166,7 +166,7 @@ def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
 def kept_in_tier_ms(config: ShardConfig, flat: CompositeFlatFile) -> int | None:
     """Return how long a tier keeps the records of a shard; None: without a limit. The reserve time
     in the metadata store comes first, then the tiering policy, then the topic's retention."""
-    reserve_ms = flat.reserve_ms()
+    reserve_ms = flat.metadata.reserve_ms()
     if reserve_ms is not None:
         return reserve_ms
     tiering, kept_ms = config.tiering, config.retention_ms

@@ -20,9 +20,11 @@ from penstock.codec.select import core
 from penstock.engine.segment import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.log import get_logger
 from penstock.record import QueueKind, ShardId, StoredRecord
 from penstock.tiered.chunk.chunk import ChunkEntry, Footer
 from penstock.tiered.chunk.chunk_access import FAILURES, ChunkAccess, OldManifestError
+from penstock.tiered.chunk.chunk_records import OnUnreadable, read_units
 from penstock.tiered.chunk.manifest import Manifest
 from penstock.tiered.chunk.shard_manifest import ShardManifest
 from penstock.tiered.providers.contract import ObjectMissingError
@@ -38,6 +40,7 @@ from penstock.tiered.read.unit_selection import (
 )
 
 _UNITS_PER_STEP: Final = 4096
+_log: Final = get_logger(__name__)
 
 
 class _Page:
@@ -298,6 +301,30 @@ class TierReader:
         begin = max(start, manifest.start_offset)
         wanted = (c for c in self.chunks.chunks_from(begin, manifest) if c.first_offset < until)
         yield from self.chunks.stream(wanted)
+
+    def records_of(
+        self, chunk: FetchedChunk, on_unreadable: OnUnreadable | None = None
+    ) -> list[StoredRecord]:
+        """Return every record of a fetched chunk, deleted ones too, all checked; `on_unreadable`
+        gets those that are whole and cannot be decoded."""
+        entry, footer = chunk.entry, chunk.footer
+        if not footer.units:
+            return []
+        read = UnitsRead(chunk.data, entry.position, footer.units, entry.units_offset)
+        return read_units(self._shard, footer.kind, read, on_unreadable)
+
+    def live_records(self, chunk: FetchedChunk, manifest: Manifest) -> list[StoredRecord]:
+        """Return the records of a fetched chunk that are not deleted; a warning names those that
+        cannot be decoded."""
+        deleted = self.deleted(manifest)
+        return [
+            record
+            for record in self.records_of(chunk, self._warn)
+            if record.offset >= manifest.start_offset and record.offset not in deleted
+        ]
+
+    def _warn(self, error: UnreadableContentError) -> None:
+        _log.warning("content_passed_over", shard=self._shard.name, error=str(error))
 
     def read_raw(self, query: TierQuery) -> list[bytes]:
         """Return whole records (batches) as the tier holds them, from `offset` on; at most up to a

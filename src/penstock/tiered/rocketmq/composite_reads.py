@@ -17,6 +17,7 @@ from penstock.record import QueueKind
 from penstock.tiered.chunk.chunk import ChunkEntry, Footer
 from penstock.tiered.chunk.manifest import Manifest
 from penstock.tiered.read.unit_selection import first_unit, offsets_of
+from penstock.tiered.rocketmq.append_result import BoundaryType
 
 if TYPE_CHECKING:
     from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -161,6 +162,17 @@ class CompositeReads:
         for first, stop in dead:
             found[first:stop] = bytes(stop - first)
         return bytes(found), True
+
+    def offset_by_time(self, timestamp_ms: int, boundary: BoundaryType) -> int:
+        """Return the first offset that is not older (lower), or the last one that is not younger
+        (upper); the end, or the beginning, of the tier when there is none."""
+        owner = self._owner
+        if boundary is BoundaryType.LOWER:
+            offset = owner.reader.offset_by_time(timestamp_ms)
+            return owner.commit_offset if offset is None else offset
+        younger = owner.reader.offset_by_time(timestamp_ms + 1)
+        last = self.last_before(owner.commit_offset if younger is None else younger)
+        return owner.min_offset if last is None else last
 
     def last_before(self, offset: int) -> int | None:
         """Return the last offset below `offset` that holds a message."""

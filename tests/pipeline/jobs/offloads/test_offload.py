@@ -72,7 +72,7 @@ def in_tier(url: str, shard: ShardId = ORDERS) -> list[tuple[int, bytes | None]]
     found: list[tuple[int, bytes | None]] = [
         (record.offset, record.value)
         for chunk in flat.reader.stream()
-        for record in flat.live_records(chunk, manifest)
+        for record in flat.reader.live_records(chunk, manifest)
     ]
     flat.fetcher.close()
     return found
