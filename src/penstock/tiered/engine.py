@@ -285,10 +285,10 @@ class TieredSegmentEngine(SegmentEngine):
     def get_offset_by_timestamp(
         self, shard: ShardId, timestamp_ms: int, strategy: AdapterOffsetStrategy
     ) -> Offset:
+        self._config(shard)
         flat = self._cold(shard)
         if flat is None:
             return super().get_offset_by_timestamp(shard, timestamp_ms, strategy)
-        self._config(shard)
         check_time(timestamp_ms, "timestamp_ms")
         if not isinstance(strategy, AdapterOffsetStrategy):
             raise BadRequestError(f"strategy must be an AdapterOffsetStrategy, not {strategy!r}")
