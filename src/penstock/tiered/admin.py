@@ -82,12 +82,12 @@ def shard_status(config: TierConfig) -> list[TierShard]:
     """Return what a tier holds of each shard."""
     if rocketmq_admin.is_rocketmq(config.url):
         return _rocketmq_status(config)
-    found: list[TierShard] = []
+    shards: list[TierShard] = []
     for flat in flat_files_of(config, config.open()):
         manifest = flat.manifest.load()
         if manifest is None:
             continue
-        found.append(
+        shards.append(
             TierShard(
                 shard=flat.shard.name,
                 kind=manifest.kind.value,
@@ -102,7 +102,7 @@ def shard_status(config: TierConfig) -> list[TierShard]:
                 destroyed=manifest.destroyed_ms is not None,
             )
         )
-    return found
+    return shards
 
 
 def list_objects(config: TierConfig, shard: ShardId | None = None) -> Iterator[TierObject]:
@@ -134,7 +134,7 @@ def verify_tier(
     unreadable: list[StoreError] = []
     flats = list(_chosen(config, shard, unreadable))
     report.damage.extend(map(str, unreadable))
-    total = sum(found.object_size for flat in flats if (found := flat.refresh()) is not None)
+    total = sum(manifest.object_size for flat in flats if (manifest := flat.refresh()) is not None)
 
     def advance(_: int) -> None:
         if progress is not None:
@@ -153,11 +153,11 @@ def collect_garbage(config: TierConfig) -> GarbageReport:
     provider = config.open()
     whole.leftovers = remove_leftovers(provider, SystemClock().now_ms() - config.grace_ms)
     for flat in flat_files_of(config, provider, unreadable=unreadable):
-        found = flat.upkeep.collect_garbage()
-        whole.deleted += found.deleted
-        whole.deleted_size += found.deleted_size
-        whole.waiting += found.waiting
-        whole.foreign = [*whole.foreign, *found.foreign]
+        report = flat.upkeep.collect_garbage()
+        whole.deleted += report.deleted
+        whole.deleted_size += report.deleted_size
+        whole.waiting += report.waiting
+        whole.foreign = [*whole.foreign, *report.foreign]
     if unreadable:
         raise unreadable[0]
     return whole
@@ -176,9 +176,9 @@ def rebuild_metadata(config: TierConfig, path: str) -> int:
             if topic.reserve_time != NO_RESERVE_TIME:
                 store.add_topic(topic.topic, topic.reserve_time)
         for flat in flat_files_of(config, config.open()):
-            found = flat.refresh()
-            if found is not None:
-                store.upsert_queue(flat.shard, found.start_offset, found.end_offset)
+            manifest = flat.refresh()
+            if manifest is not None:
+                store.upsert_queue(flat.shard, manifest.start_offset, manifest.end_offset)
                 for segment in flat.segments():
                     store.update_file_segment(segment)
                 count += 1
@@ -245,10 +245,10 @@ def _pages(config: TierConfig, shard: ShardId, progress: Progress) -> _Pages:
 def _rocketmq_pages(config: TierConfig, shard: ShardId, progress: Progress) -> _Pages | None:
     if not rocketmq_admin.is_rocketmq(config.url):
         return None
-    found = list(rocketmq_admin.queues(rocketmq_admin.open_tier(config), shard))
-    if not found:
+    queues = list(rocketmq_admin.queues(rocketmq_admin.open_tier(config), shard))
+    if not queues:
         raise BadRequestError(f"the tier holds no queue {shard.name!r}")
-    (queue,) = found
+    (queue,) = queues
 
     def each() -> Iterator[list[StoredRecord]]:
         for page in rocketmq_admin.pages(queue):
@@ -281,7 +281,9 @@ def _rocketmq_files(config: TierConfig, shard: ShardId | None) -> Iterator[TierO
     for queue in rocketmq_admin.queues(rocketmq_admin.open_tier(config), shard):
         for file in queue.commit_log.segments:
             first, end = rocketmq_admin.offsets_of_file(queue, file)
-            times = [queue.raw(at).store_timestamp_ms for at in (first, end - 1) if first < end]
+            times = [
+                queue.raw(offset).store_timestamp_ms for offset in (first, end - 1) if first < end
+            ]
             yield TierObject(
                 shard=queue.shard.name,
                 name=file.path.rpartition("/")[2],
@@ -296,11 +298,11 @@ def _rocketmq_files(config: TierConfig, shard: ShardId | None) -> Iterator[TierO
 def _runs(records: list[StoredRecord]) -> Iterator[list[StoredRecord]]:
     """Yield records of consecutive offsets, some hundred at a time."""
     run: list[StoredRecord] = []
-    for one in records:
-        if run and (one.offset != run[-1].offset + 1 or len(run) >= _PULLED_AT_ONCE):
+    for record in records:
+        if run and (record.offset != run[-1].offset + 1 or len(run) >= _PULLED_AT_ONCE):
             yield run
             run = []
-        run.append(one)
+        run.append(record)
     if run:
         yield run
 
@@ -323,9 +325,9 @@ def _fill(store: SegmentStore, shard: ShardId, until: int, filled_max: int) -> i
 def _chosen(
     config: TierConfig, shard: ShardId | None, unreadable: list[StoreError] | None = None
 ) -> Iterator[CompositeFlatFile]:
-    found = False
+    has_shard = False
     for flat in flat_files_of(config, config.open(), shard, unreadable):
-        found = True
+        has_shard = True
         yield flat
-    if shard is not None and not found and not unreadable:
+    if shard is not None and not has_shard and not unreadable:
         raise BadRequestError(f"the tier holds no shard {shard.name!r}")

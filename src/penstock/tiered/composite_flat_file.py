@@ -21,13 +21,10 @@ from penstock.codec.format import (
     KIND_BATCH,
     KIND_SIMPLE,
     RECORD_HEAD,
-    Damage,
-    RawRecord,
 )
 from penstock.codec.select import core
 from penstock.errors import (
     BadRequestError,
-    ClosedError,
     StoreError,
     TierUnavailableError,
 )
@@ -39,11 +36,10 @@ from penstock.tiered.chunk.shard_manifest import ShardManifest
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.shard_upkeep import CompositeUpkeep
 from penstock.tiered.providers.contract import TierProvider
-from penstock.tiered.read.async_reads import IsCancelled
 from penstock.tiered.read.fetcher import Fetcher
 from penstock.tiered.read.reader import TierReader
 from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
-from penstock.tiered.rocketmq.composite_access import DispatchRequest, offset_count
+from penstock.tiered.rocketmq.composite_access import DispatchRequest, decode_message, offset_count
 from penstock.tiered.rocketmq.composite_reads import CompositeReads
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata
 from penstock.tiered.rocketmq.flat_file import FlatFile
@@ -91,7 +87,7 @@ class CompositeFlatFile:
         """Under which this process appends; None: it only reads."""
         self._staged: Final = StagedChunks(self.manifest, kind, config, self.clock)
         self._files = ChunkFiles(self, None)
-        self._closed = False
+        self.is_closed = False
         self._dispatch_offset = 0
         self._queue_offset = 0
         self._initialized = False
@@ -114,8 +110,8 @@ class CompositeFlatFile:
     @property
     def min_offset(self) -> int:
         """The first offset that the tier holds."""
-        found = self.current()
-        return 0 if found is None else found.start_offset
+        manifest = self.current()
+        return 0 if manifest is None else manifest.start_offset
 
     @property
     def max_offset(self) -> int:
@@ -125,13 +121,13 @@ class CompositeFlatFile:
     @property
     def commit_offset(self) -> int:
         """The offset after the last one that readers of the tier see."""
-        found = self.current()
-        return 0 if found is None else found.end_offset
+        manifest = self.current()
+        return 0 if manifest is None else manifest.end_offset
 
     def current(self) -> Manifest | None:
         """Return the manifest as last seen; a destroyed shard has none."""
-        found = self.manifest.known()
-        return None if found is None or found.destroyed_ms is not None else found
+        manifest = self.manifest.known()
+        return None if manifest is None or manifest.destroyed_ms is not None else manifest
 
     def refresh(self) -> Manifest | None:
         """Read the manifest anew."""
@@ -144,8 +140,8 @@ class CompositeFlatFile:
         """Take the shard for appending, under the epoch of a lease, or the next free one. What was
         appended and not committed before is dropped."""
         with self._lock:
-            found = self.manifest.load()
-            if found is not None and found.destroyed_ms is not None:
+            manifest = self.manifest.load()
+            if manifest is not None and manifest.destroyed_ms is not None:
                 self.upkeep.start_over()
             self.epoch = self.manifest.acquire(self.kind, epoch)
             self.reset()
@@ -187,7 +183,7 @@ class CompositeFlatFile:
         """Let the consume queue have a message of the commit log: the manifest refers to chunks
         up to here. The unit itself is derived from the record when its chunk is built."""
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 return AppendResult.FILE_CLOSED
             end = request.queue_offset + request.count
             if request.queue_offset < self._queue_offset or end > self._dispatch_offset:
@@ -207,9 +203,9 @@ class CompositeFlatFile:
             return result
 
     def _append_data(self, message: bytes, *, may_skip: bool) -> AppendResult:
-        if self._closed:
+        if self.is_closed:
             return AppendResult.FILE_CLOSED
-        raw = _decode(message)
+        raw = decode_message(message)
         if (raw.topic, raw.queue_id) != self.shard:
             return AppendResult.WRONG_QUEUE
         before = self._dispatch_offset
@@ -240,7 +236,7 @@ class CompositeFlatFile:
         """Append whole messages, stored back to back, as `append` does each of them, as
         many as fit into the chunk; return how many bytes. No object is made of any of them."""
         with self._lock:
-            if self._closed or not data:
+            if self.is_closed or not data:
                 return 0
             position = self.commit_log.append_offset
             room = self.config.chunk_size - (position - self.commit_log.commit_offset)
@@ -338,7 +334,7 @@ class CompositeFlatFile:
         must be committed."""
         with self._lock:
             epoch = self._check_epoch()
-            self.manifest.change(lambda found: changes.advance(found, offset), epoch=epoch)
+            self.manifest.change(lambda manifest: changes.advance(manifest, offset), epoch=epoch)
             self.reset()
 
     def put_chunk(self, position: int, data: bytes) -> None:
@@ -358,23 +354,13 @@ class CompositeFlatFile:
     # Reading
 
     def get_message_async(self, consume_queue_offset: int) -> Future[bytes]:
-        return self._submit(lambda given_up: self.reads.message(consume_queue_offset, given_up))
+        return self.reads.submit(self.reads.message, consume_queue_offset)
 
     def get_commit_log_async(self, offset: int, length: int) -> Future[bytes]:
-        return self._submit(lambda given_up: self.reads.data(offset, length, given_up))
+        return self.reads.submit(self.reads.data, offset, length)
 
     def get_consume_queue_async(self, consume_queue_offset: int, count: int = 1) -> Future[bytes]:
-        return self._submit(
-            lambda given_up: self.reads.units(consume_queue_offset, count, given_up)
-        )
-
-    def _submit(self, read: Callable[[IsCancelled], bytes]) -> Future[bytes]:
-        def read_if_open(given_up: IsCancelled) -> bytes:
-            if self._closed:
-                raise ClosedError(f"the flat file of {self.shard.name!r} was shut down")
-            return read(given_up)
-
-        return self.fetcher.reads.submit(read_if_open)
+        return self.reads.submit(self.reads.units, consume_queue_offset, count)
 
     def get_commit_log_dispatch_commit_offset(self) -> int:
         return max(self.commit_offset, self._staged.end_offset)
@@ -387,11 +373,10 @@ class CompositeFlatFile:
         return self.reads.offset_by_time(timestamp, boundary_type)
 
     def segments(self) -> list[FileSegmentMetadata]:
-        """Return the segments that the manifest speaks of."""
-        found = self.current()
-        return [] if found is None else self._files.describe(found)
+        manifest = self.current()
+        return [] if manifest is None else self._files.describe(manifest)
 
-    # Going
+    # Deleting
 
     def clean_expired_file(self, expire_timestamp: int) -> None:
         self.upkeep.expire(expire_timestamp)
@@ -403,7 +388,7 @@ class CompositeFlatFile:
     def shutdown(self) -> None:
         """Stop. What is not committed is in the log that it came from."""
         with self._lock:
-            self._closed = True
+            self.is_closed = True
             self._staged.abandon()
             self._files.shutdown()
 
@@ -413,11 +398,3 @@ class CompositeFlatFile:
         self.shutdown()
         self.upkeep.destroy()
         self.metadata.delete()
-
-
-def _decode(message: bytes) -> RawRecord:
-    raw = core.decode_raw(message, 0, 0, False)
-    if isinstance(raw, Damage) or raw.size != len(message):
-        reason = raw.reason if isinstance(raw, Damage) else "more bytes than one record"
-        raise BadRequestError(f"not a record of a commit log: {reason}")
-    return raw

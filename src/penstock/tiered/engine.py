@@ -116,8 +116,8 @@ class TieredSegmentEngine(SegmentEngine):
             callback()
 
     def upload_now(self) -> TierReport:
-        """Bring all tiers up to what is committed, and do their upkeep; return what failed, of
-        which each shard's trouble is its own."""
+        """Upload everything that is committed, and maintain all tiers; return what failed, which
+        does not affect other shards."""
         not_uploaded = self.dispatcher.upload_all()
         report = self.tier_upkeep.run_once()
         report.failed.update(not_uploaded)
@@ -132,8 +132,8 @@ class TieredSegmentEngine(SegmentEngine):
             if flat is not None:
                 flat.destroy()
         except (SetupError, LeaseLostError) as error:
-            # Its address makes no sense, it refuses, or it belongs to another cluster by now: no
-            # later attempt would get further.
+            # Its address is invalid, it rejects the request, or it belongs to another cluster by
+            # now: no later attempt would succeed.
             _log.warning("tier_not_emptied", shard=shard.name, reason=str(error))
 
     def shard_info(self, shard: ShardId) -> ShardInfo:
@@ -359,7 +359,7 @@ class TieredSegmentEngine(SegmentEngine):
         )
         # A tombstone leaves the log when an earlier pass has removed what it replaces in the tier.
         hot = self._compact_log(shard, rules, until, aborted, tombstones_until=seen_before)
-        waits = rules.again(progress.leave_to_log(rules, self._start_of_log(shard)), None)
+        waits = rules.again(progress.drop_removed_by_log(rules, self._start_of_log(shard)), None)
         moments = [moment for moment in (cold.again_ms, hot.again_ms, waits) if moment is not None]
         return Compacted(
             cold.records + hot.records, cold.size + hot.size, min(moments, default=None)

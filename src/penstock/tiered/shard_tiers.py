@@ -75,10 +75,10 @@ class ShardTiers:
 
     def flat(self, shard: ShardId) -> CompositeFlatFile | None:
         """Return the flat file of a shard; None when it has no tier. Opens no connection; raises
-        `TierSetupError` for an address that makes no sense."""
-        found = self._flats.get(shard)
-        if found is not None:
-            return found
+        `TierSetupError` for an invalid address."""
+        opened = self._flats.get(shard)
+        if opened is not None:
+            return opened
         with self._lock:
             config = self._configs.get(shard)
             if config is None or config.tiering is None:
@@ -115,10 +115,10 @@ class ShardTiers:
 
     def _fetch_settings(self) -> FetchSettings:
         """Return the settings of the next tier: each has a cache of its own on the disk."""
-        found = self.config.fetch
-        if not found.disk_cache_path:
-            return found
-        return replace(found, disk_cache_path=f"{found.disk_cache_path}/{len(self._opened)}")
+        settings = self.config.fetch
+        if not settings.disk_cache_path:
+            return settings
+        return replace(settings, disk_cache_path=f"{settings.disk_cache_path}/{len(self._opened)}")
 
     def remove(self, shard: ShardId) -> CompositeFlatFile | None:
         """Remove a shard and return its flat file. It is removed also when its tier cannot be
@@ -135,11 +135,11 @@ class ShardTiers:
         the tier does not answer, or cannot be used as it is set up."""
         try:
             flat = self.flat(shard)
-            found = None if flat is None else flat.current()
+            manifest = None if flat is None else flat.current()
         except (TierUnavailableError, SetupError):
             known = None if self.metadata_store is None else self.metadata_store.get_queue(shard)
             return (0, 0) if known is None else (known.min_offset, known.max_offset)
-        return (0, 0) if found is None else (found.start_offset, found.end_offset)
+        return (0, 0) if manifest is None else (manifest.start_offset, manifest.end_offset)
 
     def data_size(self, shard: ShardId) -> int:
         """Return the bytes of records that the tier holds, as last seen; from the metadata store
@@ -174,6 +174,6 @@ class ShardTiers:
             self._opened = {}
 
 
-def _differ(one: ShardTiering, other: ShardTiering) -> bool:
+def _differ(before: ShardTiering, after: ShardTiering) -> bool:
     """Say whether a flat file made for one does not serve the other."""
-    return (one.url, one.upload_bytes) != (other.url, other.upload_bytes)
+    return (before.url, before.upload_bytes) != (after.url, after.upload_bytes)

@@ -1,4 +1,4 @@
-"""Which shards of a node have a tier, who uploads them, and how much of them the log keeps."""
+"""Which shards of a node have a tier, their uploaders, and how much of them the log keeps."""
 
 from __future__ import annotations
 

@@ -176,15 +176,15 @@ def test_the_log_has_one_line_for_an_object_and_hour(caplog: pytest.LogCaptureFi
         )
 
     for _ in range(50):
-        reports.note(damage("one"))
-    reports.note(damage("two"))
+        reports.report(damage("one"))
+    reports.report(damage("two"))
     assert caplog.text.count("tier_chunk_damaged") == 2
     clock.advance(LOG_INTERVAL_S + 1)
-    reports.note(damage("one"))
+    reports.report(damage("one"))
     assert caplog.text.count("tier_chunk_damaged") == 3
     assert registry.get_sample_value("penstock_tier_damaged_chunks_total") == 2
     for n in range(5000):
-        reports.note(damage(f"many {n}"), by_reader=False)
+        reports.report(damage(f"many {n}"), by_reader=False)
     assert len(reports.known()) == 1024
 
 

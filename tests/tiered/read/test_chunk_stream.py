@@ -87,14 +87,14 @@ def test_a_reader_that_pauses_holds_no_more_than_its_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken: list[int] = []
-    take = PartBuffers.take
+    take = PartBuffers.acquire
 
     def counted(self: PartBuffers, number: int, size: int) -> memoryview:
         view = take(self, number, size)
         taken.append(number)
         return view
 
-    monkeypatch.setattr(PartBuffers, "take", counted)
+    monkeypatch.setattr(PartBuffers, "acquire", counted)
     tier = Tier(lambda: 0.005)
     chunks = ChunkStream(spans([1000] * 100), 8, tier.get, check).chunks()
     for done in range(20):
@@ -126,12 +126,12 @@ def test_buffers_are_used_again() -> None:
     tier = Tier(lambda: 0.0)
     for _ in ChunkStream(spans([1000] * 20), 8, tier.get, check, spare).chunks():
         pass
-    first = spare.take()
+    first = spare.take_all()
     assert 1 <= len(first) <= 2
     spare.give_back(first)
     for _ in ChunkStream(spans([1000] * 20), 8, tier.get, check, spare).chunks():
         pass
-    assert any(one is other for one in spare.take() for other in first)
+    assert any(one is other for one in spare.take_all() for other in first)
 
 
 def test_a_failed_request_is_raised_in_its_place() -> None:

@@ -81,7 +81,7 @@ def test_two_parts_are_in_memory_however_large_chunks_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = most = 0
-    take, give_back = PartBuffers.take_at_once, PartBuffers.give_back
+    take, give_back = PartBuffers.try_acquire, PartBuffers.give_back
 
     def taking(self: PartBuffers, number: int, size: int) -> memoryview | None:
         nonlocal out, most
@@ -95,7 +95,7 @@ def test_two_parts_are_in_memory_however_large_chunks_are(
         out -= 1
         give_back(self, view, requests)
 
-    monkeypatch.setattr(PartBuffers, "take_at_once", taking)
+    monkeypatch.setattr(PartBuffers, "try_acquire", taking)
     monkeypatch.setattr(PartBuffers, "give_back", giving)
     assert sum(1 for _ in Files(tmp_path, [50_000] * 30).stream().chunks()) == 30
     assert most == 2
@@ -115,11 +115,11 @@ def test_a_kept_chunk_stays_as_it_was_and_other_buffers_are_used_again(tmp_path:
         assert bytes(data) == files.content[number][10:2000]
         with pytest.raises(BadRequestError, match="keep `data`"):
             _ = chunk.data
-    first = spare.take()
+    first = spare.take_all()
     assert len(first) in (1, 2)
     spare.give_back(first)
     assert sum(1 for _ in files.stream(spare=spare).chunks()) == 12
-    assert any(one is other for one in spare.take() for other in first)
+    assert any(one is other for one in spare.take_all() for other in first)
 
 
 @pytest.mark.parametrize("how", ["missing", "short", "directory"])

@@ -108,21 +108,21 @@ def read_catalogue(provider: TierProvider, cluster_id: str) -> tuple[Catalogue, 
 def list_catalogues(provider: TierProvider) -> list[Catalogue]:
     """Return the catalogues of a tier that can be read, the newest first. One that is damaged is
     passed over when there are others, and raises `CorruptionError` when it is the only one."""
-    found: list[Catalogue] = []
+    catalogues: list[Catalogue] = []
     damaged: CorruptionError | None = None
     for info in list(provider.list(PREFIX)):
         if "/" in info.key:
             continue
         try:
-            one = read_catalogue(provider, info.key.removeprefix(PREFIX))
+            known = read_catalogue(provider, info.key.removeprefix(PREFIX))
         except CorruptionError as error:
             damaged = error
             continue
-        if one is not None:
-            found.append(one[0])
-    if not found and damaged is not None:
+        if known is not None:
+            catalogues.append(known[0])
+    if not catalogues and damaged is not None:
         raise damaged
-    return sorted(found, key=lambda each: each.written_ms, reverse=True)
+    return sorted(catalogues, key=lambda catalogue: catalogue.written_ms, reverse=True)
 
 
 def put_catalogue(provider: TierProvider, catalogue: Catalogue) -> None:
@@ -143,4 +143,7 @@ def put_catalogue(provider: TierProvider, catalogue: Catalogue) -> None:
         except StaleWriteError:
             continue
         return
-    raise StaleWriteError(f"the catalogue in {provider.url} was changed {_TRIES} times meanwhile")
+    raise StaleWriteError(
+        f"the catalog in {provider.url} was changed by other writers during {_TRIES} attempts; "
+        "try again"
+    )

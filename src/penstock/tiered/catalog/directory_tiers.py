@@ -1,4 +1,4 @@
-"""Tells, for a data directory, where each topic's tier is: nothing is opened, locked or changed.
+"""Finds the tier of each topic of a data directory; opens, locks and changes nothing.
 
     DATA/tier-url      the node's own tier (the setting `tiering.url`), written by the node; empty:
                        the directory `tier` beside it
@@ -78,10 +78,10 @@ def own_tier_url(path: str) -> str | None:
 def save_tier_url(disk: Disk, path: str, url: str) -> None:
     """Write the setting `tiering.url` of the node into its directory, unless it is there. A full
     disk is not the end of the node: the next start writes it."""
-    name, wanted = f"{path}/{TIER_URL}", f"{url}\n".encode()
+    name, content = f"{path}/{TIER_URL}", f"{url}\n".encode()
     try:
-        if not disk.exists(name) or _content(disk, name) != wanted:
-            disk.replace(name, wanted)
+        if not disk.exists(name) or _content(disk, name) != content:
+            disk.replace(name, content)
     except OSError as error:
         _log.warning("tier_url_not_noted", path=name, reason=str(error))
 
@@ -99,10 +99,10 @@ def find_tiers(path: str) -> list[TopicTier]:
     directory without a segment store."""
     root = f"{path}/segment"
     if not os.path.isdir(root):
-        raise NotAStoreError(f"{path} holds no segment store: {root} is not there")
+        raise NotAStoreError(f"{path} holds no segment store: {root} does not exist")
     known = _topics(path)
     own = own_tier_url(path)
-    found: dict[str, TopicTier] = {}
+    tiers: dict[str, TopicTier] = {}
     view = StoreView.open(root)
     try:
         for shard in sorted(view.shards()):
@@ -110,9 +110,9 @@ def find_tiers(path: str) -> list[TopicTier]:
             tiering = _configs.decode(packed).tiering if packed else None
             if tiering is None or not tiering.enabled:
                 continue
-            before = found.get(shard.topic)
+            before = tiers.get(shard.topic)
             topic = known.get(shard.topic)
-            found[shard.topic] = TopicTier(
+            tiers[shard.topic] = TopicTier(
                 topic_id=shard.topic,
                 namespace="" if topic is None else topic.namespace,
                 name="" if topic is None else topic.name,
@@ -123,11 +123,11 @@ def find_tiers(path: str) -> list[TopicTier]:
             )
     finally:
         view.close()
-    return list(found.values())
+    return list(tiers.values())
 
 
 def _topics(path: str) -> dict[str, Topic]:
-    """Return the topics by id; none when the metadata is not there or cannot be read."""
+    """Return the topics by id; empty when the metadata is missing or cannot be read."""
     try:
         return {topic.topic_id: topic for topic in read_topics(f"{path}/meta")}
     except SetupError:

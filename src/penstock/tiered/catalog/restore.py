@@ -88,7 +88,7 @@ def restore_tier(
     building = f"{path}.restoring"
     if disk.exists(building):
         raise SetupError(
-            f"{building} is left of an attempt that failed; delete it and restore again"
+            f"{building} was left by an attempt that failed; delete it and restore again"
         )
     tier = _Tier(config, cluster_id)
     disk.make_directory(building)
@@ -119,7 +119,7 @@ def attach_tier(
     cluster_id: str | None = None,
 ) -> Restored:
     """Add the topics of a tier to the data directory of a stopped node. Topics that it has are
-    passed over; a name that another topic has there is refused before anything is changed. An
+    passed over; a name that another topic has there is rejected before anything is changed. An
     attempt that was cut short leaves a mark, and no node starts before it is repeated."""
     path, disk = check_path(data), LocalDisk()
     if disk.status(f"{path}/meta/CURRENT") is None:
@@ -129,7 +129,7 @@ def attach_tier(
         tier = _Tier(config, cluster_id)
         is_again = disk.exists(f"{path}/{ATTACHING}")
         with StandaloneMetaClient.open(f"{path}/meta", node_id=node_id) as meta:
-            _new_topics(tier, meta, is_again=is_again)  # refuses before anything is changed
+            _new_topics(tier, meta, is_again=is_again)  # rejects before anything is changed
         disk.replace(f"{path}/{ATTACHING}", f"{config.url}\n".encode())
         done = _build(tier, path, settings, node_id=node_id, is_again=is_again)
         disk.remove(f"{path}/{ATTACHING}")
@@ -157,15 +157,19 @@ class _Tier:
         self.catalogue: Final = self._choose(cluster_id)
         self.topics: Final = self._known_topics()
         if not self.topics:
-            raise BadRequestError(f"{self.provider.url} holds no topic; nothing can be restored")
+            raise BadRequestError(f"{self.provider.url} holds no topic to restore")
 
     def _choose(self, cluster_id: str | None) -> Catalogue | None:
-        found = list_catalogues(self.provider)
+        catalogues = list_catalogues(self.provider)
         if cluster_id is not None:
-            found = [catalogue for catalogue in found if catalogue.cluster_id == cluster_id]
-            if not found:
+            catalogues = [
+                catalogue for catalogue in catalogues if catalogue.cluster_id == cluster_id
+            ]
+            if not catalogues:
                 raise BadRequestError(f"{self.provider.url} has no catalogue of {cluster_id}")
-        current = [catalogue for catalogue in found if not catalogue.taken_over_by] or found
+        current = [
+            catalogue for catalogue in catalogues if not catalogue.taken_over_by
+        ] or catalogues
         if len(current) > 1:
             names = ", ".join(catalogue.cluster_id for catalogue in current)
             raise BadRequestError(
@@ -248,7 +252,7 @@ def _new_topics(
     """Return the topics to create, each with the address of its tier. They name it themselves: it
     is not the node's own until a setting says so. `is_again`: also those that an attempt before
     may have created in part."""
-    found: list[CatalogueTopic] = []
+    topics: list[CatalogueTopic] = []
     for topic in tier.topics:
         if meta.get_topic_by_id(topic.topic_id) is not None and not is_again:
             continue
@@ -265,15 +269,15 @@ def _new_topics(
             min_insync=None,
             tiering=replace(policy, provider=tier.config.url, storage_level="NOT_IN_DISK"),
         )
-        found.append(replace(topic, config=config))
-    return found
+        topics.append(replace(topic, config=config))
+    return topics
 
 
 def _take_over(
     tier: _Tier, config: TierConfig, topics: list[CatalogueTopic]
 ) -> list[RestoredShard]:
     """Fence every other owner off, then see where each shard ends: nothing is added any more."""
-    found: list[RestoredShard] = []
+    shards: list[RestoredShard] = []
     for topic in topics:
         kind = QueueKind(topic.config.queue_kind)
         for partition in range(topic.partitions):
@@ -281,7 +285,7 @@ def _take_over(
             flat = CompositeFlatFile(config, shard, kind, provider=tier.provider)
             flat.manifest.acquire(kind, take_over=True)
             flat.fetcher.close()
-            found.append(
+            shards.append(
                 RestoredShard(
                     shard=shard.name,
                     topic=topic.name,
@@ -289,7 +293,7 @@ def _take_over(
                     next_offset=flat.commit_offset,
                 )
             )
-    return found
+    return shards
 
 
 def _create_shards(

@@ -60,11 +60,11 @@ class CatalogueWriter:
         count = 0
         self._flush()
         failure: StoreError | None = None
-        made = self._make(tiers)
-        for url in set(self._written) - made.keys():
+        catalogues = self._make(tiers)
+        for url in set(self._written) - catalogues.keys():
             tiers.provider(url).delete(key_of(self._meta.cluster_id))  # its last topic was deleted
             del self._written[url]
-        for url, catalogue in made.items():
+        for url, catalogue in catalogues.items():
             if self._written.get(url) == catalogue:
                 continue
             try:
@@ -90,8 +90,8 @@ class CatalogueWriter:
         if not topics:
             return {}
         groups = [
-            (one, self._meta.get_offsets(one.namespace, one.group))
-            for one in self._meta.list_groups()
+            (group, self._meta.get_offsets(group.namespace, group.group))
+            for group in self._meta.list_groups()
         ]
         return {
             url: Catalogue(
@@ -129,13 +129,13 @@ def _groups_of(
 ) -> list[CatalogueGroup]:
     """Return the groups that have committed offsets of these topics, with these offsets."""
     ids = {topic.topic_id for topic in topics}
-    found = []
+    chosen = []
     for info, offsets in groups:
         own = tuple(
-            GroupOffset(shard, one.offset, one.leader_epoch, one.metadata)
-            for shard, one in sorted(offsets.items())
+            GroupOffset(shard, committed.offset, committed.leader_epoch, committed.metadata)
+            for shard, committed in sorted(offsets.items())
             if shard.rpartition("_")[0] in ids
         )
         if own:
-            found.append(CatalogueGroup(namespace=info.namespace, group=info.group, offsets=own))
-    return found
+            chosen.append(CatalogueGroup(namespace=info.namespace, group=info.group, offsets=own))
+    return chosen

@@ -89,15 +89,15 @@ class Footer(NamedTuple):
         """Return the numbers of the units that may point at a record of `key`, descending."""
         hashed = key_hash(key)
         count = len(self.keys) // KEY_ENTRY.size
-        at = bisect_left(range(count), hashed, key=self._hash_at)
-        found: list[int] = []
-        while at < count:
-            each, unit = KEY_ENTRY.unpack_from(self.keys, at * KEY_ENTRY.size)
-            if each != hashed:
+        index = bisect_left(range(count), hashed, key=self._hash_at)
+        units: list[int] = []
+        while index < count:
+            entry_hash, unit = KEY_ENTRY.unpack_from(self.keys, index * KEY_ENTRY.size)
+            if entry_hash != hashed:
                 break
-            found.append(unit)
-            at += 1
-        return sorted(found, reverse=True)
+            units.append(unit)
+            index += 1
+        return sorted(units, reverse=True)
 
     def _hash_at(self, number: int) -> int:
         return int(KEY_ENTRY.unpack_from(self.keys, number * KEY_ENTRY.size)[0])
@@ -112,13 +112,13 @@ class Footer(NamedTuple):
         """Raise `CorruptionError` unless `data`, which begins with a block, is what was written."""
         self.check_sums(name, first_block, core.block_checksums(data, BLOCK_SIZE))
 
-    def check_sums(self, name: str, first_block: int, found: bytes) -> None:
+    def check_sums(self, name: str, first_block: int, actual: bytes) -> None:
         """Raise `CorruptionError` unless these are the sums of the blocks from `first_block` on."""
-        expected = self.sums[first_block * _SUM.size :][: len(found)]
-        if found == expected:
+        expected = self.sums[first_block * _SUM.size :][: len(actual)]
+        if actual == expected:
             return
-        sums = enumerate(zip_longest(_SUM.iter_unpack(found), _SUM.iter_unpack(expected)))
-        wrong = next(n for n, (one, other) in sums if one != other)
+        sums = enumerate(zip_longest(_SUM.iter_unpack(actual), _SUM.iter_unpack(expected)))
+        wrong = next(n for n, (left, right) in sums if left != right)
         raise CorruptionError(
             name,
             position=(first_block + wrong) * BLOCK_SIZE,
@@ -214,14 +214,16 @@ def read_footer(name: str, tail: bytes | memoryview) -> tuple[Footer, ChunkEntry
     """Return the footer that `tail`, the end of a chunk, holds, checked; and its entry, without
     the filter of keys."""
     if len(tail) < TRAILER_SIZE:
-        raise CorruptionError(name, position=0, reason="no chunk: it is too short")
-    found = _TRAILER.unpack_from(tail, len(tail) - TRAILER_SIZE)
-    magic, version, batch, _, first, end, position, data_size, units, keys, blocks = found[:11]
+        raise CorruptionError(name, position=0, reason="not a chunk: it is too short")
+    trailer = _TRAILER.unpack_from(tail, len(tail) - TRAILER_SIZE)
+    magic, version, batch, _, first, end, position, data_size, units, keys, blocks = trailer[:11]
     if magic != MAGIC:
-        raise CorruptionError(name, position=0, reason="no chunk of Penstock")
+        raise CorruptionError(name, position=0, reason="not a chunk of Penstock")
     if version > VERSION:
-        raise NotSupportedError(f"{name} has version {version}; this Penstock reads {VERSION}")
-    if zlib.crc32(tail[-TRAILER_SIZE:-4]) != found[-1]:
+        raise NotSupportedError(
+            f"{name} has version {version}; this Penstock reads up to {VERSION}"
+        )
+    if zlib.crc32(tail[-TRAILER_SIZE:-4]) != trailer[-1]:
         raise CorruptionError(name, position=data_size, reason="the trailer is damaged")
     kind = QueueKind.BATCH if batch else QueueKind.SIMPLE
     unit_size = BATCH_UNIT.size if batch else QUEUE_UNIT.size
@@ -230,7 +232,7 @@ def read_footer(name: str, tail: bytes | memoryview) -> tuple[Footer, ChunkEntry
     if start < 0:
         raise CorruptionError(name, position=data_size, reason="the footer is cut short")
     body = memoryview(tail)[start:-TRAILER_SIZE]
-    if _sum(body) != found[15]:
+    if _sum(body) != trailer[15]:
         raise CorruptionError(name, position=data_size, reason="the footer is damaged")
     keys_at, sums_at = sizes[0], sizes[0] + sizes[1]
     footer = Footer(
@@ -245,14 +247,14 @@ def read_footer(name: str, tail: bytes | memoryview) -> tuple[Footer, ChunkEntry
         name=name,
         first_offset=first,
         end_offset=end,
-        units_offset=found[14],
+        units_offset=trailer[14],
         position=position,
         data_size=data_size,
         size=data_size + len(body) + TRAILER_SIZE,
         units=units,
-        min_ms=found[11],
-        max_ms=found[12],
-        epoch=found[13],
+        min_ms=trailer[11],
+        max_ms=trailer[12],
+        epoch=trailer[13],
         created_ms=0,
     )
     return footer, entry
@@ -265,8 +267,8 @@ def _sum(data: bytes | memoryview) -> int:
 
 def _units_offset(data: bytes, where: ChunkRange) -> int:
     raw = core.decode_raw(data, where.position, where.position, False) if data else None
-    found = getattr(raw, "queue_offset", None)
-    return where.first_offset if found is None else int(found)
+    offset = getattr(raw, "queue_offset", None)
+    return where.first_offset if offset is None else int(offset)
 
 
 def _bits(key: bytes) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@ concern.
 
 An object that is missing or damaged may have been replaced meanwhile: the manifest is read anew
 before it is called damage. When that no longer names the object, `OldManifestError` lets the reader
-begin again. Damage that remains is noted (`damage.py`) and raised as `TierDamageError`.
+begin again. Damage that remains is reported (`damage.py`) and raised as `TierDamageError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.errors import (
     TierObjectMissingError,
 )
 from penstock.tiered.chunk.chunk import ChunkEntry, Footer
-from penstock.tiered.chunk.manifest import Manifest, SegmentEntry
+from penstock.tiered.chunk.manifest import Manifest, SegmentEntry, chunks_from
 from penstock.tiered.chunk.shard_manifest import ShardManifest
 from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.read.chunk_stream import FetchedChunk
@@ -44,15 +44,7 @@ class ChunkAccess:
     def chunks_from(
         self, offset: int, manifest: Manifest, since_ms: int | None = None
     ) -> Iterator[ChunkEntry]:
-        """Yield the chunks that end after `offset`, ascending; those whose records are all older
-        than `since_ms` are left out, and the lists of such segments are not read."""
-
-        def is_chosen(part: ChunkEntry | SegmentEntry) -> bool:
-            return part.end_offset > offset and (since_ms is None or part.max_ms >= since_ms)
-
-        for segment in filter(is_chosen, manifest.segments):
-            yield from filter(is_chosen, self.chunks_of(segment))
-        yield from filter(is_chosen, manifest.chunks)
+        return chunks_from(manifest, offset, self.chunks_of, since_ms)
 
     def chunks_back(self, manifest: Manifest) -> Iterator[ChunkEntry]:
         """Yield all chunks, the newest first."""
@@ -61,13 +53,13 @@ class ChunkAccess:
             yield from reversed(self.chunks_of(segment))
 
     def chunks_of(self, segment: SegmentEntry) -> tuple[ChunkEntry, ...]:
-        with self._telling(segment, segment.first_offset, segment.end_offset):
+        with self._damage_reported(segment, segment.first_offset, segment.end_offset):
             return self._manifest.chunks_of(segment)
 
     # Bytes
 
     def footer(self, entry: ChunkEntry) -> Footer:
-        with self._telling(entry, entry.first_offset, entry.end_offset):
+        with self._damage_reported(entry, entry.first_offset, entry.end_offset):
             return self._fetcher.footer(self._manifest.prefix, entry)
 
     def fetch(
@@ -75,38 +67,38 @@ class ChunkAccess:
     ) -> FetchedRange:
         """Return at least the bytes [start, end) of the tiered log, which hold the records of
         `offsets` [first, end) and are in one chunk."""
-        with self._telling(entry, *offsets):
+        with self._damage_reported(entry, *offsets):
             return self._fetcher.read(self._manifest.prefix, entry, start, end)
 
     def stream(self, entries: Iterable[ChunkEntry]) -> Iterator[FetchedChunk]:
-        """Yield whole chunks in order, while the next are on their way."""
-        asked: deque[ChunkEntry] = deque()
+        """Yield whole chunks in order; the next ones are prefetched."""
+        requested: deque[ChunkEntry] = deque()
 
-        def noted() -> Iterator[ChunkEntry]:
+        def remembered() -> Iterator[ChunkEntry]:
             for entry in entries:
-                asked.append(entry)
+                requested.append(entry)
                 yield entry
 
-        chunks = self._fetcher.stream(self._manifest.prefix, noted())
+        chunks = self._fetcher.stream(self._manifest.prefix, remembered())
         while True:
             try:
                 chunk = next(chunks, None)
             except TierDamageError:
                 raise
             except FAILURES as error:
-                if not asked:
+                if not requested:
                     raise
-                entry = asked[0]
+                entry = requested[0]
                 raise self.damaged(entry, error, entry.first_offset, entry.end_offset) from error
             if chunk is None:
                 return
             yield chunk
-            asked.popleft()
+            requested.popleft()
 
     # Damage
 
     @contextmanager
-    def _telling(
+    def _damage_reported(
         self, entry: ChunkEntry | SegmentEntry, first_offset: int, end_offset: int
     ) -> Iterator[None]:
         try:
@@ -129,44 +121,39 @@ class ChunkAccess:
         nothing refers to it any more."""
         name = f"{self._fetcher.provider.url.rstrip('/')}/{self._manifest.prefix}{entry.name}"
         if not self._is_named(entry):
-            self._fetcher.damage.forget(name)
+            self._fetcher.damage.clear(name)
             raise OldManifestError(
                 f"{self._manifest.shard.name!r} was compacted or repaired while it was read; "
                 "read again"
             ) from error
         if isinstance(error, CorruptionError):
-            found = TierDamageError(
-                name,
-                shard=self._manifest.shard.name,
-                first_offset=first_offset,
-                end_offset=end_offset,
-                position=error.position,
-                reason=error.reason,
-            )
+            kind, position, reason = TierDamageError, error.position, error.reason
         else:
-            found = TierObjectMissingError(
-                name,
-                shard=self._manifest.shard.name,
-                first_offset=first_offset,
-                end_offset=end_offset,
-                position=0,
-                reason="the object is missing, although the manifest names it",
-            )
-        self._fetcher.damage.note(found, by_reader=by_reader)
-        return found
+            kind, position = TierObjectMissingError, 0
+            reason = "the object is missing, although the manifest names it"
+        failure = kind(
+            name,
+            shard=self._manifest.shard.name,
+            first_offset=first_offset,
+            end_offset=end_offset,
+            position=position,
+            reason=reason,
+        )
+        self._fetcher.damage.report(failure, by_reader=by_reader)
+        return failure
 
     def _is_named(self, entry: ChunkEntry | SegmentEntry) -> bool:
         """Say whether the manifest, read anew, still names an object."""
-        found = self._manifest.load()
-        if found is None or found.destroyed_ms is not None:
+        current = self._manifest.load()
+        if current is None or current.destroyed_ms is not None:
             return False
         if isinstance(entry, SegmentEntry):
-            return any(segment.name == entry.name for segment in found.segments)
-        for segment in found.segments:
+            return any(segment.name == entry.name for segment in current.segments)
+        for segment in current.segments:
             if segment.first_offset <= entry.first_offset < segment.end_offset:
                 try:
                     chunks = self._manifest.chunks_of(segment)
                 except FAILURES:
                     return True
                 return any(chunk.name == entry.name for chunk in chunks)
-        return any(chunk.name == entry.name for chunk in found.chunks)
+        return any(chunk.name == entry.name for chunk in current.chunks)

@@ -53,13 +53,13 @@ def read_units(
         return records
     # Units one by one, from the first on: slow, but content of that sort is rare.
     records = []
-    for one in _each(kind, read):
-        found, damage = _read(shard, kind, one)
+    for unit in _each(kind, read):
+        decoded, damage = _read(shard, kind, unit)
         if damage is not None:
-            error = _unreadable_or_raise(shard, kind, one, damage)
+            error = _unreadable_or_raise(shard, kind, unit, damage)
             if on_unreadable is not None:
                 on_unreadable(error)
-        records += found
+        records += decoded
     return records
 
 
@@ -82,17 +82,17 @@ def index_units(shard: ShardId, kind: QueueKind, read: UnitsRead, filter_size: i
     pairs: list[tuple[int, int]] = []
     bits, is_filter_of_use = 0, True
     times: list[int] = []
-    for number, one in enumerate(_each(kind, read)):
-        if one.units == PRE_BLANK:
+    for number, unit in enumerate(_each(kind, read)):
+        if unit.units == PRE_BLANK:
             continue
-        index, damage = _index(shard, kind, one, filter_size)
+        index, damage = _index(shard, kind, unit, filter_size)
         if damage is not None:
-            times.append(_unreadable_or_raise(shard, kind, one, damage).timestamp_ms)
+            times.append(_unreadable_or_raise(shard, kind, unit, damage).timestamp_ms)
             continue
         pairs += ((hashed, number) for hashed, _ in KEY_ENTRY.iter_unpack(index.keys))
         bits |= int.from_bytes(index.key_filter, "big")
         is_filter_of_use = is_filter_of_use and index.key_filter != b""
-        # A batch without a message has the time 0: at worst the chunk is looked at in vain.
+        # A batch without a message has the time 0: at worst a reader opens the chunk needlessly.
         times += (index.min_ms, index.max_ms)
     return UnitIndex(
         b"".join(KEY_ENTRY.pack(*pair) for pair in sorted(pairs)),
@@ -116,18 +116,18 @@ def _index(
 def _each(kind: QueueKind, read: UnitsRead) -> Iterator[UnitsRead]:
     """Yield the units one by one."""
     unit_size = BATCH_UNIT.size if kind is QueueKind.BATCH else QUEUE_UNIT.size
-    for number, at in enumerate(range(0, len(read.units), unit_size)):
+    for number, start in enumerate(range(0, len(read.units), unit_size)):
         offset = read.offset + number
         if kind is QueueKind.BATCH:
-            offset = int(BATCH_UNIT.unpack_from(read.units, at)[4])
-        yield read._replace(units=read.units[at : at + unit_size], offset=offset)
+            offset = int(BATCH_UNIT.unpack_from(read.units, start)[4])
+        yield read._replace(units=read.units[start : start + unit_size], offset=offset)
 
 
 def _unreadable_or_raise(
     shard: ShardId, kind: QueueKind, read: UnitsRead, damage: Damage
 ) -> UnreadableContentError:
-    found = find_unreadable(shard, kind, read, damage)
-    if found is None:
-        at = damage.position - read.base
-        raise CorruptionError(shard.name, position=at, reason=damage.reason)
-    return found
+    unreadable = find_unreadable(shard, kind, read, damage)
+    if unreadable is None:
+        position = damage.position - read.base
+        raise CorruptionError(shard.name, position=position, reason=damage.reason)
+    return unreadable

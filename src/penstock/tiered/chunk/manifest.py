@@ -4,7 +4,7 @@
              └─▶ chunks of the open segment
 
 It is replaced as a whole, by compare-and-set, and carries the epoch of the last uploader: a writer
-of a lower epoch is refused. Descriptors of sealed segments are immutable objects, so that the
+of a lower epoch is rejected. Descriptors of sealed segments are immutable objects, so that the
 manifest stays small: about 150 bytes for every sealed segment, 650 for every chunk not sealed yet.
 Offsets in [start_offset, end_offset) are answered for by the tier; `deleted` are holes in it.
 """
@@ -12,6 +12,7 @@ Offsets in [start_offset, end_offset) are answered for by the tier; `deleted` ar
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -44,7 +45,7 @@ class SegmentEntry(Struct, frozen=True, array_like=True):
 
 
 class Garbage(Struct, frozen=True, array_like=True):
-    """An object that nothing refers to any more; it goes when no reader can be at it."""
+    """An object that nothing refers to any more; it is deleted after the grace period."""
 
     name: str
     since_ms: int
@@ -71,7 +72,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     destroyed_ms: int | None = None
     """When the topic was deleted; its objects go after the grace period."""
     owner: str = ""
-    """The cluster that this shard belongs to; changes of another cluster are refused."""
+    """The cluster that this shard belongs to; changes by another cluster are rejected."""
 
     @property
     def data_size(self) -> int:
@@ -88,13 +89,30 @@ _manifests: Final = msgspec.msgpack.Decoder(Manifest)
 _segments: Final = msgspec.msgpack.Decoder(tuple[ChunkEntry, ...])
 
 
+def chunks_from(
+    manifest: Manifest,
+    offset: int,
+    chunks_of: Callable[[SegmentEntry], tuple[ChunkEntry, ...]],
+    since_ms: int | None = None,
+) -> Iterator[ChunkEntry]:
+    """Yield the chunks that end after `offset`, ascending; those whose records are all older than
+    `since_ms` are left out, and `chunks_of` is not called for such segments."""
+
+    def is_chosen(part: ChunkEntry | SegmentEntry) -> bool:
+        return part.end_offset > offset and (since_ms is None or part.max_ms >= since_ms)
+
+    for segment in filter(is_chosen, manifest.segments):
+        yield from filter(is_chosen, chunks_of(segment))
+    yield from filter(is_chosen, manifest.chunks)
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     return _wrap(_MAGIC, msgspec.msgpack.encode(manifest))
 
 
 def decode_manifest(name: str, data: bytes) -> Manifest:
     """Return the manifest; `NotSupportedError` for one of a newer version, `CorruptionError` for
-    anything else that is none."""
+    any other content."""
     try:
         return _manifests.decode(_unwrap(_MAGIC, name, data))
     except msgspec.DecodeError as error:

@@ -60,8 +60,8 @@ def delete_ranges(manifest: Manifest, ranges: Iterable[tuple[int, int]]) -> Mani
     bounded = [
         (max(start, manifest.start_offset), min(end, manifest.end_offset)) for start, end in ranges
     ]
-    wanted = [(start, end) for start, end in bounded if start < end]
-    deleted = tuple(coalesce([*manifest.deleted, *wanted]))
+    added = [(start, end) for start, end in bounded if start < end]
+    deleted = tuple(coalesce([*manifest.deleted, *added]))
     return None if deleted == manifest.deleted else replace(manifest, deleted=deleted)
 
 
@@ -72,14 +72,14 @@ def truncate_before(
     offset = min(offset, manifest.end_offset)
     if offset <= manifest.start_offset:
         return None
-    gone: list[str] = []
+    dropped: list[str] = []
     segments = []
     for segment in manifest.segments:
         if segment.end_offset <= offset:
-            gone += [segment.name, *(chunk.name for chunk in chunks_of[segment.name])]
+            dropped += [segment.name, *(chunk.name for chunk in chunks_of[segment.name])]
         else:
             segments.append(segment)
-    gone += [chunk.name for chunk in manifest.chunks if chunk.end_offset <= offset]
+    dropped += [chunk.name for chunk in manifest.chunks if chunk.end_offset <= offset]
     deleted = [(max(start, offset), end) for start, end in manifest.deleted if end > offset]
     return replace(
         manifest,
@@ -87,7 +87,7 @@ def truncate_before(
         segments=tuple(segments),
         chunks=tuple(chunk for chunk in manifest.chunks if chunk.end_offset > offset),
         deleted=tuple(deleted),
-        garbage=(*manifest.garbage, *(Garbage(name, now_ms) for name in gone)),
+        garbage=(*manifest.garbage, *(Garbage(name, now_ms) for name in dropped)),
     )
 
 
@@ -124,13 +124,13 @@ def swap_segment(
     manifest: Manifest,
     old: SegmentEntry,
     new: SegmentEntry | None,
-    gone: Iterable[str],
+    replaced: Iterable[str],
     now_ms: int,
     *,
-    forget: DeletedRanges | None = None,
+    drop_holes: DeletedRanges | None = None,
 ) -> Manifest | None:
     """Put a rewritten segment in the place of an old one (none: all of it was dead); None when
-    that is not there any more. Holes of `forget` have no bytes in it and are struck off."""
+    that is not there any more. Holes of `drop_holes` have no bytes in it and are dropped."""
     if old not in manifest.segments:
         return None
     segments = tuple(
@@ -138,22 +138,22 @@ def swap_segment(
         for segment in manifest.segments
         if segment != old or new is not None
     )
-    garbage = (Garbage(name, now_ms) for name in (old.name, *gone))
+    garbage = (Garbage(name, now_ms) for name in (old.name, *replaced))
     return replace(
         manifest,
         segments=tuple(segment for segment in segments if segment is not None),
-        deleted=_forgotten(manifest, old, forget),
+        deleted=_holes_left(manifest, old, drop_holes),
         garbage=(*manifest.garbage, *garbage),
     )
 
 
-def _forgotten(
-    manifest: Manifest, old: SegmentEntry | ChunkEntry, forget: DeletedRanges | None
+def _holes_left(
+    manifest: Manifest, old: SegmentEntry | ChunkEntry, drop_holes: DeletedRanges | None
 ) -> tuple[tuple[int, int], ...]:
-    """Return the holes without those of `forget` that have no bytes any more."""
-    if forget is None:
+    """Return the holes without those of `drop_holes` that have no bytes any more."""
+    if drop_holes is None:
         return manifest.deleted
-    written = forget.overlapping(old.first_offset, old.end_offset)
+    written = drop_holes.overlapping(old.first_offset, old.end_offset)
     inside = [(max(a, old.first_offset), min(b, old.end_offset)) for a, b in written]
     return tuple(_without(manifest.deleted, inside))
 
@@ -164,17 +164,17 @@ def swap_chunk(
     new: ChunkEntry | None,
     now_ms: int,
     *,
-    forget: DeletedRanges | None = None,
+    drop_holes: DeletedRanges | None = None,
 ) -> Manifest | None:
     """Put another chunk in the place of one of the open segment (none: nothing of it is left);
-    None when that is not there any more. `forget` as for `swap_segment`."""
+    None when that is not there any more. `drop_holes` as for `swap_segment`."""
     if old not in manifest.chunks:
         return None
     chunks = (chunk if chunk != old else new for chunk in manifest.chunks)
     return replace(
         manifest,
         chunks=tuple(chunk for chunk in chunks if chunk is not None),
-        deleted=_forgotten(manifest, old, forget),
+        deleted=_holes_left(manifest, old, drop_holes),
         garbage=(*manifest.garbage, Garbage(old.name, now_ms)),
     )
 
@@ -184,18 +184,18 @@ def _without(
 ) -> Iterator[tuple[int, int]]:
     """Yield ranges without the holes; both ascend."""
     for start, end in ranges:
-        at = start
+        start_left = start
         for hole_start, hole_end in holes:
-            if hole_end <= at or hole_start >= end:
+            if hole_end <= start_left or hole_start >= end:
                 continue
-            if at < hole_start:
-                yield at, hole_start
-            at = hole_end
-        if at < end:
-            yield at, end
+            if start_left < hole_start:
+                yield start_left, hole_start
+            start_left = hole_end
+        if start_left < end:
+            yield start_left, end
 
 
-def forget_garbage(manifest: Manifest, names: frozenset[str]) -> Manifest | None:
+def drop_garbage(manifest: Manifest, names: frozenset[str]) -> Manifest | None:
     kept = tuple(dead_object for dead_object in manifest.garbage if dead_object.name not in names)
     return None if kept == manifest.garbage else replace(manifest, garbage=kept)
 

@@ -22,6 +22,7 @@ from penstock.tiered.chunk.chunk import ChunkEntry
 from penstock.tiered.chunk.manifest import (
     Manifest,
     SegmentEntry,
+    chunks_from,
     decode_manifest,
     decode_segment,
     encode_manifest,
@@ -87,19 +88,20 @@ class ShardManifest:
         with self._lock:
             self.load()
 
-            def take(found: Manifest) -> Manifest:
-                if found.kind is not kind:
+            def raise_epoch(manifest: Manifest) -> Manifest:
+                if manifest.kind is not kind:
                     raise NotSupportedError(
-                        f"the tier holds {self.shard.name!r} with {found.kind.value} queues"
+                        f"the tier holds {self.shard.name!r} with {manifest.kind.value} queues, "
+                        f"not {kind.value}"
                     )
-                wanted = found.epoch + 1 if epoch is None else epoch
-                if wanted <= found.epoch:
+                next_epoch = manifest.epoch + 1 if epoch is None else epoch
+                if next_epoch <= manifest.epoch:
                     raise LeaseLostError(
-                        f"epoch {wanted} of {self.shard.name!r} is not after {found.epoch}"
+                        f"epoch {next_epoch} of {self.shard.name!r} is not after {manifest.epoch}"
                     )
-                return replace(found, epoch=wanted, destroyed_ms=None)
+                return replace(manifest, epoch=next_epoch, destroyed_ms=None)
 
-            return self.change(take, kind=kind, take_over=take_over).epoch
+            return self.change(raise_epoch, kind=kind, take_over=take_over).epoch
 
     def change(
         self,
@@ -114,21 +116,22 @@ class ShardManifest:
             for _ in range(CHANGES_MAX):
                 if self._loaded is None:
                     self.load()
-                found, version = self._loaded or (self._empty(kind), None)
-                if epoch is not None and found.epoch != epoch:
+                manifest, version = self._loaded or (self._empty(kind), None)
+                if epoch is not None and manifest.epoch != epoch:
                     raise LeaseLostError(
-                        f"{self.shard.name!r} was taken over: epoch {found.epoch} follows {epoch}"
+                        f"{self.shard.name!r} was taken over: its epoch is {manifest.epoch}, "
+                        f"not {epoch}"
                     )
                 if not take_over:
-                    self._check_owner(found)
-                new = function(found)
+                    self._check_owner(manifest)
+                new = function(manifest)
                 if new is None:
-                    return found
+                    return manifest
                 new = replace(
                     new,
                     writer=self.writer,
-                    revision=found.revision + 1,
-                    owner=self.owner or found.owner,
+                    revision=manifest.revision + 1,
+                    owner=self.owner or manifest.owner,
                 )
                 try:
                     version = self.provider.compare_and_set(self.key, encode_manifest(new), version)
@@ -137,16 +140,19 @@ class ShardManifest:
                     continue
                 self._loaded = (new, version)
                 return new
-        raise BusyError(f"the manifest of {self.shard.name!r} is changed all the time")
+        raise BusyError(
+            f"the manifest of {self.shard.name!r} was changed by other writers during "
+            f"{CHANGES_MAX} attempts; try again"
+        )
 
-    def is_foreign(self, found: Manifest) -> bool:
+    def is_foreign(self, manifest: Manifest) -> bool:
         """Say whether the shard belongs to another cluster."""
-        return bool(self.owner and found.owner) and found.owner != self.owner
+        return bool(self.owner and manifest.owner) and manifest.owner != self.owner
 
-    def _check_owner(self, found: Manifest) -> None:
-        if self.is_foreign(found):
+    def _check_owner(self, manifest: Manifest) -> None:
+        if self.is_foreign(manifest):
             raise LeaseLostError(
-                f"the tier of {self.shard.name!r} was taken over by cluster {found.owner} "
+                f"the tier of {self.shard.name!r} was taken over by cluster {manifest.owner} "
                 f"(penstock tier restore); cluster {self.owner} must not change it"
             )
 
@@ -158,10 +164,10 @@ class ShardManifest:
     def chunks_of(self, segment: SegmentEntry) -> tuple[ChunkEntry, ...]:
         """Return the chunks of a sealed segment, from its descriptor."""
         with self._lock:
-            found = self._descriptors.get(segment.name)
-            if found is not None:
+            cached = self._descriptors.get(segment.name)
+            if cached is not None:
                 self._descriptors.move_to_end(segment.name)
-                return found
+                return cached
         key = f"{self.prefix}{segment.name}"
         chunks = decode_segment(self._name(key), self.provider.get(key).data)
         with self._lock:
@@ -172,22 +178,8 @@ class ShardManifest:
 
     def chunks_from(self, offset: int, manifest: Manifest | None = None) -> Iterator[ChunkEntry]:
         """Yield the chunks that end after `offset`, ascending."""
-        found = manifest or self.current
-        if found is None:
-            return
-        for segment in found.segments:
-            if segment.end_offset > offset:
-                yield from (c for c in self.chunks_of(segment) if c.end_offset > offset)
-        yield from (chunk for chunk in found.chunks if chunk.end_offset > offset)
-
-    def chunks_back(self, manifest: Manifest | None = None) -> Iterator[ChunkEntry]:
-        """Yield all chunks, the newest first."""
-        found = manifest or self.current
-        if found is None:
-            return
-        yield from reversed(found.chunks)
-        for segment in reversed(found.segments):
-            yield from reversed(self.chunks_of(segment))
+        current = manifest or self.current
+        return iter(()) if current is None else chunks_from(current, offset, self.chunks_of)
 
     def _name(self, key: str) -> str:
         return f"{self.provider.url.rstrip('/')}/{key}"

@@ -57,30 +57,34 @@ class TierProgress:
         self.has_more = False
         """More tombstones were found than are remembered."""
 
-    def note(self, stored_ms: int, offset: int) -> None:
+    def add_tombstone(self, stored_ms: int, offset: int) -> None:
         if len(self.tombstones) < TOMBSTONES_MAX:
             self.tombstones.append((stored_ms, offset))
         else:
             self.has_more = True
 
-    def take_old(self, rules: CompactionRules, start_of_log: int) -> list[int]:
+    def pop_expired(self, rules: CompactionRules, start_of_log: int) -> list[int]:
         """Take the tombstones out that may go now and that only the tier holds; what they replaced
         went in the passes that found them."""
-        gone = [at for ms, at in self.tombstones if at < start_of_log and rules.may_go(ms)]
-        if gone:
-            taken = set(gone)
+        expired = [
+            offset for ms, offset in self.tombstones if offset < start_of_log and rules.may_go(ms)
+        ]
+        if expired:
+            removed = set(expired)
             self.tombstones = [
-                tombstone for tombstone in self.tombstones if tombstone[1] not in taken
+                tombstone for tombstone in self.tombstones if tombstone[1] not in removed
             ]
         if not self.tombstones and self.has_more:
             self.since, self.has_more = 0, False
-        return gone
+        return expired
 
-    def leave_to_log(self, rules: CompactionRules, start_of_log: int) -> int | None:
-        """Drop those that the log has removed by itself; return when the store got the last of
+    def drop_removed_by_log(self, rules: CompactionRules, start_of_log: int) -> int | None:
+        """Drop those that the log has removed; return when the store got the last of
         the others."""
         self.tombstones = [
-            (ms, at) for ms, at in self.tombstones if at < start_of_log or not rules.may_go(ms)
+            (ms, offset)
+            for ms, offset in self.tombstones
+            if offset < start_of_log or not rules.may_go(ms)
         ]
         return max((ms for ms, _ in self.tombstones), default=None)
 
@@ -106,9 +110,9 @@ def delete_superseded(
         return Compacted(0, 0)
     start_of_log = int(store.bounds(flat.shard).earliest)
     reached, young_ms = until, None
-    found = _Superseded(progress, start_of_log, aborted)
-    for offset in progress.take_old(rules, start_of_log):
-        found.remove(offset, 0)
+    superseded = _Superseded(progress, start_of_log, aborted)
+    for offset in progress.pop_expired(rules, start_of_log):
+        superseded.remove(offset, 0)
     since = progress.since
     for record in _everything(store, flat, since, start_of_log):
         if record.offset >= until:
@@ -116,13 +120,13 @@ def delete_superseded(
         if rules.is_young(record.store_timestamp_ms):
             reached, young_ms = record.offset, record.store_timestamp_ms
             break
-        found.take(record)
-    for record in _older(flat, manifest, found.newest, since):
-        found.remove(record.offset, _size(record))
-    if found.gone:
-        flat.upkeep.delete_ranges((offset, offset + 1) for offset in found.gone)
+        superseded.add(record)
+    for record in _older(flat, manifest, superseded.newest, since):
+        superseded.remove(record.offset, _size(record))
+    if superseded.removed:
+        flat.upkeep.delete_ranges((offset, offset + 1) for offset in superseded.removed)
     progress.since = max(since, reached)
-    return Compacted(found.count, found.size, rules.again(None, young_ms))
+    return Compacted(superseded.count, superseded.size, rules.again(None, young_ms))
 
 
 class _Superseded:
@@ -134,12 +138,12 @@ class _Superseded:
         self._aborted: Final = aborted
         self.newest: Final[dict[bytes, tuple[int, int]]] = {}
         """The offset and the size of the newest record of each key."""
-        self.gone: Final[list[int]] = []
+        self.removed: Final[list[int]] = []
         self.count = 0
         """Those of the gone that only the tier holds: the log counts its own."""
         self.size = 0
 
-    def take(self, record: StoredRecord) -> None:
+    def add(self, record: StoredRecord) -> None:
         if self._aborted and is_within(self._aborted, record.offset):
             # Uploads leave these out now; what was uploaded before may hold some.
             self.drop(record.offset, _size(record))
@@ -147,7 +151,7 @@ class _Superseded:
         if record.key is None:
             return
         if record.value is None:
-            self._progress.note(record.store_timestamp_ms, record.offset)
+            self._progress.add_tombstone(record.store_timestamp_ms, record.offset)
         before = self.newest.get(record.key)
         if before is not None:
             self.drop(*before)
@@ -158,7 +162,7 @@ class _Superseded:
             self.remove(offset, size)
 
     def remove(self, offset: int, size: int) -> None:
-        self.gone.append(offset)
+        self.removed.append(offset)
         if offset < self._start_of_log:
             self.count += 1
             self.size += size
@@ -225,16 +229,16 @@ def rewrite_segments(flat: CompositeFlatFile, *, dead_ratio: float = DEAD_RATIO_
         return Compacted(0, 0)
     deleted = flat.reader.deleted(manifest)
     parts: list[SegmentEntry | ChunkEntry] = [*manifest.segments, *manifest.chunks]
-    for one in parts:
-        ranges = deleted.overlapping(one.first_offset, one.end_offset)
-        dead = sum(min(b, one.end_offset) - max(a, one.first_offset) for a, b in ranges)
-        if not ranges or dead < dead_ratio * (one.end_offset - one.first_offset):
+    for part in parts:
+        ranges = deleted.overlapping(part.first_offset, part.end_offset)
+        dead = sum(min(b, part.end_offset) - max(a, part.first_offset) for a, b in ranges)
+        if not ranges or dead < dead_ratio * (part.end_offset - part.first_offset):
             continue
         try:
-            if isinstance(one, SegmentEntry):
-                freed = _rewrite(flat, one, deleted)
+            if isinstance(part, SegmentEntry):
+                freed = _rewrite(flat, part, deleted)
             else:
-                freed = _rewrite_open(flat, one, deleted)
+                freed = _rewrite_open(flat, part, deleted)
         except (CorruptionError, ObjectMissingError) as error:
             # One damaged chunk keeps neither the other segments nor the garbage waiting.
             _log.warning("tier_rewrite_failed", shard=flat.shard.name, reason=str(error))
@@ -252,14 +256,14 @@ def _rewrite(flat: CompositeFlatFile, segment: SegmentEntry, deleted: DeletedRan
     begun = flat.clock.monotonic()
     old = flat.manifest.chunks_of(segment)
     touched = [chunk for chunk in old if _has_dead(flat, chunk, deleted)]
-    again = {
+    rewritten = {
         chunk.entry.name: _rewrite_chunk(flat, chunk, deleted)
         for chunk in flat.fetcher.stream(flat.manifest.prefix, touched)
     }
-    new = [entry for chunk in old if (entry := again.get(chunk.name, chunk)) is not None]
+    new = [entry for chunk in old if (entry := rewritten.get(chunk.name, chunk)) is not None]
     kept = {entry.name for entry in new}
-    gone = [entry.name for entry in old if entry.name not in kept]
-    if not gone:
+    replaced = [entry.name for entry in old if entry.name not in kept]
+    if not replaced:
         return 0
     now_ms = flat.clock.now_ms()
     described = None
@@ -268,9 +272,11 @@ def _rewrite(flat: CompositeFlatFile, segment: SegmentEntry, deleted: DeletedRan
         described = describe_segment(name, tuple(new), segment.sealed_ms)
     if _is_late(flat, begun):
         return 0
-    forget = deleted if flat.kind is QueueKind.SIMPLE else None
+    drop_holes = deleted if flat.kind is QueueKind.SIMPLE else None
     flat.manifest.change(
-        lambda found: changes.swap_segment(found, segment, described, gone, now_ms, forget=forget),
+        lambda manifest: changes.swap_segment(
+            manifest, segment, described, replaced, now_ms, drop_holes=drop_holes
+        ),
         epoch=flat.epoch,
     )
     return segment.size - sum(entry.size for entry in new)
@@ -287,9 +293,9 @@ def _rewrite_open(flat: CompositeFlatFile, old: ChunkEntry, deleted: DeletedRang
     if _is_late(flat, begun):
         return 0
     now_ms = flat.clock.now_ms()
-    forget = deleted if flat.kind is QueueKind.SIMPLE else None
+    drop_holes = deleted if flat.kind is QueueKind.SIMPLE else None
     flat.manifest.change(
-        lambda found: changes.swap_chunk(found, old, new, now_ms, forget=forget),
+        lambda manifest: changes.swap_chunk(manifest, old, new, now_ms, drop_holes=drop_holes),
         epoch=flat.epoch,
     )
     return old.size - (0 if new is None else new.size)
@@ -303,8 +309,8 @@ def _is_late(flat: CompositeFlatFile, begun: float) -> bool:
 
 def _epoch(flat: CompositeFlatFile) -> int:
     """Return the epoch under which objects are named: this uploader's, or that of the last one."""
-    found = flat.current()
-    return flat.epoch or (0 if found is None else found.epoch)
+    manifest = flat.current()
+    return flat.epoch or (0 if manifest is None else manifest.epoch)
 
 
 def _has_dead(flat: CompositeFlatFile, entry: ChunkEntry, deleted: DeletedRanges) -> bool:
@@ -321,10 +327,10 @@ def _has_dead(flat: CompositeFlatFile, entry: ChunkEntry, deleted: DeletedRanges
 def _rows(kind: QueueKind, units: bytes, offset: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield offsets [start, end), position and size of each record that units point at."""
     unit_size = BATCH_UNIT.size if kind is QueueKind.BATCH else QUEUE_UNIT.size
-    for n, at in enumerate(range(0, len(units), unit_size)):
-        position, size = QUEUE_UNIT.unpack_from(units, at)[:2]
+    for n, start in enumerate(range(0, len(units), unit_size)):
+        position, size = QUEUE_UNIT.unpack_from(units, start)[:2]
         if not (position == 0 and size == _BLANK_SIZE):
-            yield *_span(kind, units[at : at + unit_size], offset + n), position, size
+            yield *_span(kind, units[start : start + unit_size], offset + n), position, size
 
 
 def _rewrite_chunk(
@@ -337,12 +343,12 @@ def _rewrite_chunk(
     position = entry.position
     first: int | None = None
     dead = False
-    for start, end, at, size in _rows(flat.kind, footer.units, entry.units_offset):
+    for start, end, source, size in _rows(flat.kind, footer.units, entry.units_offset):
         if all(offset in deleted for offset in range(start, end)):
             dead = True
             continue
         first = start if first is None else first
-        raw = bytes(data[at - entry.position : at - entry.position + size])
+        raw = bytes(data[source - entry.position : source - entry.position + size])
         kept.append(relocate_record(raw, position))
         position += size
     if not dead:

@@ -32,7 +32,7 @@ class DamageReports:
         self._known: OrderedDict[str, tuple[TierDamageError, float]] = OrderedDict()
         """By object: what was found, and when it was last logged."""
 
-    def note(self, error: TierDamageError, *, by_reader: bool = True) -> None:
+    def report(self, error: TierDamageError, *, by_reader: bool = True) -> None:
         """Count damage that was met, and log it unless that was done lately."""
         if by_reader:
             self._metrics.damaged_reads.inc()
@@ -56,8 +56,8 @@ class DamageReports:
                 reason=error.reason,
             )
 
-    def forget(self, object_name: str) -> None:
-        """The object is sound again, or nothing refers to it any more."""
+    def clear(self, object_name: str) -> None:
+        """Drop an object that is undamaged again, or that nothing refers to any more."""
         with self._lock:
             self._known.pop(object_name, None)
 

@@ -23,8 +23,8 @@ from penstock.tiered.chunk.manifest import Manifest, SegmentEntry, describe_segm
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.repair_sources import (
-    Found,
     LocalLog,
+    RecordsByOffset,
     offsets_in,
     other_chunks,
     records_in,
@@ -99,7 +99,7 @@ def repair_tier(
 class _Planned(Struct):
     repair: Repair
     entry: ChunkEntry
-    records: Found
+    records: RecordsByOffset
 
 
 class _ShardRepair:
@@ -129,23 +129,23 @@ class _ShardRepair:
                 continue
             planned = self._plan(manifest, chunks)
             done = apply and planned and self._swap_in_segment(segment, chunks, planned)
-            self._tell(planned, applied=bool(done))
-        for one in self._plan(manifest, manifest.chunks):
-            self._tell([one], applied=apply and self._swap_open(one))
+            self._add_to_report(planned, applied=bool(done))
+        for plan in self._plan(manifest, manifest.chunks):
+            self._add_to_report([plan], applied=apply and self._swap_open(plan))
 
-    def _tell(self, planned: Iterable[_Planned], *, applied: bool) -> None:
+    def _add_to_report(self, planned: Iterable[_Planned], *, applied: bool) -> None:
         self._report.repairs += [replace(plan.repair, applied=applied) for plan in planned]
 
     # Finding
 
     def _plan(self, manifest: Manifest, chunks: Iterable[ChunkEntry]) -> list[_Planned]:
-        found: list[_Planned] = []
+        planned: list[_Planned] = []
         for entry in chunks:
             self._report.chunks += 1
             failure = verify_chunk(self._flat, entry, ScrubReport())
             if failure is not None:
-                found.append(self._plan_chunk(manifest, entry, failure))
-        return found
+                planned.append(self._plan_chunk(manifest, entry, failure))
+        return planned
 
     def _plan_chunk(self, manifest: Manifest, entry: ChunkEntry, failure: _Failure) -> _Planned:
         records, footer = sound_records(self._flat, entry)
@@ -159,7 +159,7 @@ class _ShardRepair:
             log = self._local.records(flat.shard, flat.kind, entry.first_offset, entry.end_offset)
             _add(records, log, entry, expected)
         _fit(records, self._room(manifest, entry))
-        wanted = (
+        expected_ranges = (
             [(entry.first_offset, entry.end_offset)]
             if footer is None
             else offsets_in(footer, entry)
@@ -174,21 +174,21 @@ class _ShardRepair:
             sound=sound,
             from_generation=with_older - sound,
             from_log=_count(records) - with_older,
-            lost=self._lost(manifest, wanted, records),
+            lost=self._lost(manifest, expected_ranges, records),
         )
         return _Planned(repair, entry, records)
 
     def _lost(
-        self, manifest: Manifest, wanted: Iterable[tuple[int, int]], records: Found
+        self, manifest: Manifest, ranges: Iterable[tuple[int, int]], records: RecordsByOffset
     ) -> tuple[tuple[int, int], ...]:
         """Return the wanted offsets that are neither found nor deleted."""
         deleted = self._flat.reader.deleted(manifest)
-        there = {offset for first, (end, _) in records.items() for offset in range(first, end)}
+        present = {offset for first, (end, _) in records.items() for offset in range(first, end)}
         singles = (
-            (each, each + 1)
-            for first, end in wanted
-            for each in range(max(first, manifest.start_offset), end)
-            if each not in there and each not in deleted
+            (offset, offset + 1)
+            for first, end in ranges
+            for offset in range(max(first, manifest.start_offset), end)
+            if offset not in present and offset not in deleted
         )
         return tuple(coalesce(list(singles)))
 
@@ -199,11 +199,14 @@ class _ShardRepair:
         records compaction or a deletion had removed from it: older ones would bring them back."""
         if self._others is None:
             self._others = list(other_chunks(self._flat, self._named(manifest)))
-        for other in self._others:
-            if other.first_offset < entry.end_offset and entry.first_offset < other.end_offset:
-                is_same = (other.data_size, other.units) == (entry.data_size, entry.units)
+        for candidate in self._others:
+            if (
+                candidate.first_offset < entry.end_offset
+                and entry.first_offset < candidate.end_offset
+            ):
+                is_same = (candidate.data_size, candidate.units) == (entry.data_size, entry.units)
                 if self._older or has_footer or is_same:
-                    yield other
+                    yield candidate
 
     def _known(self, manifest: Manifest) -> Iterator[ChunkEntry]:
         """Yield the chunks that the manifest names, as far as their lists can be read."""
@@ -230,9 +233,9 @@ class _ShardRepair:
     # Repairing
 
     def _epoch(self) -> int:
-        found = self._flat.current()
-        assert found is not None, "a shard that is repaired has a manifest"
-        return found.epoch
+        manifest = self._flat.current()
+        assert manifest is not None, "a shard that is repaired has a manifest"
+        return manifest.epoch
 
     def _write(self, planned: _Planned) -> ChunkEntry | None:
         """Put a chunk of what was found; None when nothing was."""
@@ -260,9 +263,9 @@ class _ShardRepair:
         new, now_ms = self._write(planned), self._flat.clock.now_ms()
         done = False
 
-        def change(found: Manifest) -> Manifest | None:
+        def change(manifest: Manifest) -> Manifest | None:
             nonlocal done
-            swapped = changes.swap_chunk(found, planned.entry, new, now_ms)
+            swapped = changes.swap_chunk(manifest, planned.entry, new, now_ms)
             done = swapped is not None
             return None if swapped is None else _with_holes(swapped, planned.repair.lost)
 
@@ -272,16 +275,16 @@ class _ShardRepair:
     def _swap_in_segment(
         self, segment: SegmentEntry, chunks: tuple[ChunkEntry, ...], planned: list[_Planned]
     ) -> bool:
-        again = {plan.entry.name: self._write(plan) for plan in planned}
-        new = [entry for chunk in chunks if (entry := again.get(chunk.name, chunk)) is not None]
-        lost = [each for one in planned for each in one.repair.lost]
-        return self._swap_segment(segment, tuple(new), list(again), lost)
+        written = {plan.entry.name: self._write(plan) for plan in planned}
+        new = [entry for chunk in chunks if (entry := written.get(chunk.name, chunk)) is not None]
+        lost = [hole for plan in planned for hole in plan.repair.lost]
+        return self._swap_segment(segment, tuple(new), list(written), lost)
 
     def _swap_segment(
         self,
         segment: SegmentEntry,
         new: tuple[ChunkEntry, ...],
-        gone: list[str],
+        replaced: list[str],
         lost: Iterable[tuple[int, int]],
     ) -> bool:
         flat, now_ms = self._flat, self._flat.clock.now_ms()
@@ -291,9 +294,9 @@ class _ShardRepair:
             described = describe_segment(name, new, segment.sealed_ms)
         holes, done = list(lost), False
 
-        def change(found: Manifest) -> Manifest | None:
+        def change(manifest: Manifest) -> Manifest | None:
             nonlocal done
-            swapped = changes.swap_segment(found, segment, described, gone, now_ms)
+            swapped = changes.swap_segment(manifest, segment, described, replaced, now_ms)
             done = swapped is not None
             return None if swapped is None else _with_holes(swapped, holes)
 
@@ -323,8 +326,8 @@ class _ShardRepair:
         covered = {chunk.first_offset: (chunk.end_offset, b"") for chunk in chunks}
         # A list that is as long as it was lacks nothing: what is between its chunks was a hole.
         is_whole = len(chunks) == segment.chunks
-        wanted = [] if is_whole else [(segment.first_offset, segment.end_offset)]
-        lost = self._lost(manifest, wanted, covered)
+        expected_ranges = [] if is_whole else [(segment.first_offset, segment.end_offset)]
+        lost = self._lost(manifest, expected_ranges, covered)
         self._report.repairs.append(
             Repair(
                 shard=self._flat.shard.name,
@@ -340,15 +343,17 @@ class _ShardRepair:
         )
 
 
-def _add(records: Found, more: Found, entry: ChunkEntry, expected: set[int] | None) -> None:
+def _add(
+    records: RecordsByOffset, more: RecordsByOffset, entry: ChunkEntry, expected: set[int] | None
+) -> None:
     """Add records of other places that belong in a chunk and were not found before."""
-    for first, taken in more.items():
+    for first, record in more.items():
         inside = entry.first_offset <= first < entry.end_offset
         if inside and first not in records and (expected is None or first in expected):
-            records[first] = taken
+            records[first] = record
 
 
-def _fit(records: Found, room: int) -> None:
+def _fit(records: RecordsByOffset, room: int) -> None:
     """Leave out what the place of a chunk does not hold: positions of other chunks are fixed."""
     for first in sorted(records):
         room -= len(records[first][1])
@@ -356,7 +361,7 @@ def _fit(records: Found, room: int) -> None:
             del records[first]
 
 
-def _count(records: Found) -> int:
+def _count(records: RecordsByOffset) -> int:
     return sum(end - first for first, (end, _) in records.items())
 
 

@@ -27,7 +27,7 @@ from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.read.unit_selection import offsets_of
 from penstock.tiered.upload.committed_log import LsoBoundedLog
 
-Found = dict[int, tuple[int, bytes]]
+RecordsByOffset = dict[int, tuple[int, bytes]]
 """Records (batches) by their first offset: the end offset, and the bytes."""
 _RUN_SIZE: Final = 4 << 20
 _POSITION_AT: Final = RECORD_HEAD.position_of("position")
@@ -44,39 +44,39 @@ class LocalLog:
             known = read_transactions(f"{data}/meta")
             limits.load_aborted(known.aborted)
             for state in known.open:
-                for one in state.partitions:
-                    limits.hold_written(one.shard, state.producer_id, one.first_offset)
+                for partition in state.partitions:
+                    limits.hold_written(partition.shard, state.producer_id, partition.first_offset)
         self._log: Final = LsoBoundedLog(self._view, lambda: limits, self._view)
 
-    def records(self, shard: ShardId, kind: QueueKind, first: int, end: int) -> Found:
+    def records(self, shard: ShardId, kind: QueueKind, first: int, end: int) -> RecordsByOffset:
         """Return what the log still holds of the offsets [first, end)."""
-        found: Found = {}
+        records: RecordsByOffset = {}
         if shard not in self._view.shards():
-            return found
+            return records
         bounds = self._log.bounds(shard)
         offset, end = max(first, int(bounds.earliest)), min(end, int(bounds.commit))
         while offset < end:
             run, after = self._log.read_raw_range(shard, offset, max_size=_RUN_SIZE)
             for message in split_raw_range(run) if run else ():
-                taken = checked(shard, kind, message)
-                if taken is not None and taken[0] < end:
-                    found[taken[0]] = (taken[1], message)
+                offsets = checked(shard, kind, message)
+                if offsets is not None and offsets[0] < end:
+                    records[offsets[0]] = (offsets[1], message)
             if after <= offset:
                 break
             offset = after
-        return found
+        return records
 
     def close(self) -> None:
         self._view.close()
 
 
 def checked(
-    shard: ShardId, kind: QueueKind, message: bytes, at: int | None = None
+    shard: ShardId, kind: QueueKind, message: bytes, expected_position: int | None = None
 ) -> tuple[int, int] | None:
     """Return the offsets [first, end) of a record that is whole, of the shard and, if it must be,
     for the position `at`; else None."""
     position = int.from_bytes(message[_POSITION_AT : _POSITION_AT + 8], "big", signed=True)
-    if at is not None and position != at:
+    if expected_position is not None and position != expected_position:
         return None
     raw = core.decode_raw(message, position, position, True)
     if isinstance(raw, Damage) or raw.size != len(message):
@@ -92,19 +92,21 @@ def _offsets(kind: QueueKind, raw: RawRecord) -> tuple[int, int]:
     return first, first + count
 
 
-def sound_records(flat: CompositeFlatFile, entry: ChunkEntry) -> tuple[Found, Footer | None]:
+def sound_records(
+    flat: CompositeFlatFile, entry: ChunkEntry
+) -> tuple[RecordsByOffset, Footer | None]:
     """Return the records of a damaged chunk that are whole, and its footer if that is."""
     try:
         footer = flat.fetcher.footer(flat.manifest.prefix, entry)
     except (CorruptionError, ObjectMissingError):
         return _scanned(flat, entry), None
-    found: Found = {}
+    records: RecordsByOffset = {}
     data = _data_of(flat, entry)
     for position, size in _places(footer):
-        at = position - entry.position
+        start = position - entry.position
         # By its own checksum: in a block whose sum is wrong, most records are what was written.
-        _take(flat, data[at : at + size], position, found)
-    return found, footer
+        _add_if_whole(flat, data[start : start + size], position, records)
+    return records, footer
 
 
 def _data_of(flat: CompositeFlatFile, entry: ChunkEntry) -> bytes:
@@ -115,34 +117,36 @@ def _data_of(flat: CompositeFlatFile, entry: ChunkEntry) -> bytes:
         return b""
 
 
-def _scanned(flat: CompositeFlatFile, entry: ChunkEntry) -> Found:
+def _scanned(flat: CompositeFlatFile, entry: ChunkEntry) -> RecordsByOffset:
     """Return the records from the beginning of a chunk without a footer, up to the first that is
     not whole."""
-    found: Found = {}
+    records: RecordsByOffset = {}
     data = _data_of(flat, entry)
-    at = 0
-    while at + 4 <= len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        if not 4 <= size <= len(data) - at:
+    start = 0
+    while start + 4 <= len(data):
+        size = int.from_bytes(data[start : start + 4], "big")
+        if not 4 <= size <= len(data) - start:
             break
-        if not _take(flat, data[at : at + size], entry.position + at, found):
+        if not _add_if_whole(flat, data[start : start + size], entry.position + start, records):
             break
-        at += size
-    return found
+        start += size
+    return records
 
 
-def _take(flat: CompositeFlatFile, message: bytes, position: int, found: Found) -> bool:
-    taken = checked(flat.shard, flat.kind, message, position)
-    if taken is not None:
-        found[taken[0]] = (taken[1], message)
-    return taken is not None
+def _add_if_whole(
+    flat: CompositeFlatFile, message: bytes, position: int, records: RecordsByOffset
+) -> bool:
+    offsets = checked(flat.shard, flat.kind, message, position)
+    if offsets is not None:
+        records[offsets[0]] = (offsets[1], message)
+    return offsets is not None
 
 
 def _places(footer: Footer) -> Iterator[tuple[int, int]]:
     size = footer.unit_size
-    for at in range(0, len(footer.units), size):
-        if footer.units[at : at + size] != PRE_BLANK:
-            position, length = QUEUE_UNIT.unpack_from(footer.units, at)[:2]
+    for start in range(0, len(footer.units), size):
+        if footer.units[start : start + size] != PRE_BLANK:
+            position, length = QUEUE_UNIT.unpack_from(footer.units, start)[:2]
             yield position, length
 
 
@@ -170,16 +174,16 @@ def other_chunks(flat: CompositeFlatFile, named: set[str]) -> Iterator[ChunkEntr
         yield replace(entry, name=name)
 
 
-def records_in(flat: CompositeFlatFile, entry: ChunkEntry) -> Found:
+def records_in(flat: CompositeFlatFile, entry: ChunkEntry) -> RecordsByOffset:
     """Return the whole records of a chunk that the manifest does not name."""
-    found: Found = {}
+    records: RecordsByOffset = {}
     key = f"{flat.manifest.prefix}{entry.name}"
     try:
         data = flat.provider.get(key).data
         footer, _ = read_footer(key, data)
     except (CorruptionError, ObjectMissingError):
-        return found
+        return records
     for position, size in _places(footer):
-        at = position - entry.position
-        _take(flat, data[at : at + size], position, found)
-    return found
+        start = position - entry.position
+        _add_if_whole(flat, data[start : start + size], position, records)
+    return records

@@ -128,14 +128,14 @@ class Scrubber:
             failure = verify_chunk(flat, entry, report)
             self._metrics.scrubbed_bytes.inc(entry.size)
             if failure is not None:
-                _note(flat, entry, failure)
+                _report_damage(flat, entry, failure)
             self._offset = entry.end_offset
             if report.size >= self._slice_size:
                 return True
         return False
 
 
-def _note(
+def _report_damage(
     flat: CompositeFlatFile, entry: ChunkEntry, failure: CorruptionError | ObjectMissingError
 ) -> None:
     """Count and log damage, unless nothing refers to the chunk any more."""

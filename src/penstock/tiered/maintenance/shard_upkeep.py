@@ -1,6 +1,6 @@
-"""What keeps a shard's part of a tier in order: sealing, expiry, holes, garbage, destruction.
+"""Maintenance of one shard in a tier: sealing, expiry, deletes, garbage, destruction.
 
-Everything may be repeated, by anybody, also after a crash half-way: each step is one change of the
+Any process may repeat each of these, also after a crash half-way: each step is one change of the
 manifest, or the removal of an object that no manifest refers to.
 """
 
@@ -65,41 +65,45 @@ class CompositeUpkeep:
         """Seal the open segment; return whether one was sealed."""
         now_ms = self._clock.now_ms()
 
-        def change(found: Manifest) -> Manifest | None:
-            if not found.chunks:
+        def change(manifest: Manifest) -> Manifest | None:
+            if not manifest.chunks:
                 return None
-            new = self.sealed_if_due(found, now_ms) if only_if_due else self._sealed(found, now_ms)
-            return None if new is found else new
+            new = (
+                self.sealed_if_due(manifest, now_ms)
+                if only_if_due
+                else self._sealed(manifest, now_ms)
+            )
+            return None if new is manifest else new
 
         before = self._manifest.current
         return self._manifest.change(change) is not before
 
-    # Going
+    # Deleting
 
     def expire(self, expire_ms: int) -> int:
-        """Let go of chunks whose records are all older; return where the tier begins now."""
+        """Drop chunks whose records are all older; return the first offset of the tier then."""
 
-        def change(found: Manifest) -> Manifest | None:
-            chunks_of = self._chunks_of(found)
-            offset = changes.expired_until(found, expire_ms, chunks_of)
-            return changes.truncate_before(found, offset, chunks_of, self._clock.now_ms())
+        def change(manifest: Manifest) -> Manifest | None:
+            chunks_of = self._chunks_of(manifest)
+            offset = changes.expired_until(manifest, expire_ms, chunks_of)
+            return changes.truncate_before(manifest, offset, chunks_of, self._clock.now_ms())
 
         return self._truncated(change)
 
     def expire_size(self, size_max: int) -> int:
-        """Let go of the oldest chunks until at most `size_max` bytes of records are left."""
+        """Drop the oldest chunks until at most `size_max` bytes of records are left."""
 
-        def change(found: Manifest) -> Manifest | None:
-            chunks_of = self._chunks_of(found)
-            offset = changes.size_until(found, size_max, chunks_of)
-            return changes.truncate_before(found, offset, chunks_of, self._clock.now_ms())
+        def change(manifest: Manifest) -> Manifest | None:
+            chunks_of = self._chunks_of(manifest)
+            offset = changes.size_until(manifest, size_max, chunks_of)
+            return changes.truncate_before(manifest, offset, chunks_of, self._clock.now_ms())
 
         return self._truncated(change)
 
     def truncate_before(self, offset: int) -> int:
         return self._truncated(
-            lambda found: changes.truncate_before(
-                found, offset, self._chunks_of(found), self._clock.now_ms()
+            lambda manifest: changes.truncate_before(
+                manifest, offset, self._chunks_of(manifest), self._clock.now_ms()
             )
         )
 
@@ -113,29 +117,31 @@ class CompositeUpkeep:
     def trim(self) -> None:
         """Give a sealed segment that begins before the tier does a list without the chunks that
         are before it: they become garbage, and do not wait for the last of the segment."""
-        found = self._manifest.current
-        if found is None:
+        manifest = self._manifest.current
+        if manifest is None:
             return
-        for segment in found.segments:
-            if segment.first_offset >= found.start_offset:
+        for segment in manifest.segments:
+            if segment.first_offset >= manifest.start_offset:
                 return
             old = self._manifest.chunks_of(segment)
-            kept = tuple(chunk for chunk in old if chunk.end_offset > found.start_offset)
+            kept = tuple(chunk for chunk in old if chunk.end_offset > manifest.start_offset)
             if not kept or len(kept) == len(old):
                 continue
-            name = self.put_descriptor(found.epoch, kept)
+            name = self.put_descriptor(manifest.epoch, kept)
             described = describe_segment(name, kept, segment.sealed_ms)
-            gone = [chunk.name for chunk in old[: len(old) - len(kept)]]
-            self._swap(segment, described, gone)
+            dropped = [chunk.name for chunk in old[: len(old) - len(kept)]]
+            self._swap(segment, described, dropped)
 
-    def _swap(self, old: SegmentEntry, new: SegmentEntry, gone: list[str]) -> None:
+    def _swap(self, old: SegmentEntry, new: SegmentEntry, dropped: list[str]) -> None:
         now_ms = self._clock.now_ms()
-        self._manifest.change(lambda found: changes.swap_segment(found, old, new, gone, now_ms))
+        self._manifest.change(
+            lambda manifest: changes.swap_segment(manifest, old, new, dropped, now_ms)
+        )
 
     def delete_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Make offsets holes, for every reader that sees the manifest from now on."""
-        wanted = list(ranges)
-        self._change_if_there(lambda found: changes.delete_ranges(found, wanted))
+        added = list(ranges)
+        self._change_if_there(lambda manifest: changes.delete_ranges(manifest, added))
 
     def _change_if_there(self, change: Callable[[Manifest], Manifest | None]) -> int:
         if (self._manifest.current or self._manifest.load()) is None:
@@ -146,10 +152,10 @@ class CompositeUpkeep:
         """Empty a destroyed shard so that one of its name can be written."""
         now_ms = self._clock.now_ms()
 
-        def change(found: Manifest) -> Manifest | None:
-            if found.destroyed_ms is None:
+        def change(manifest: Manifest) -> Manifest | None:
+            if manifest.destroyed_ms is None:
                 return None
-            return changes.start_over(found, self._chunks_of(found), now_ms)
+            return changes.start_over(manifest, self._chunks_of(manifest), now_ms)
 
         self._manifest.change(change)
 
@@ -162,9 +168,9 @@ class CompositeUpkeep:
             self._remove_all_if_alone()
             return
         now_ms = self._clock.now_ms()
-        found = self._manifest.change(lambda found: changes.destroy(found, now_ms))
-        assert found.destroyed_ms is not None, "just set"
-        if self._clock.expiry_ms() - found.destroyed_ms >= self._config.grace_ms:
+        manifest = self._manifest.change(lambda manifest: changes.destroy(manifest, now_ms))
+        assert manifest.destroyed_ms is not None, "just set"
+        if self._clock.expiry_ms() - manifest.destroyed_ms >= self._config.grace_ms:
             self._remove_all()
 
     def _remove_all_if_alone(self) -> None:
@@ -213,7 +219,7 @@ class CompositeUpkeep:
                 self._manifest.provider.delete(info.key)
                 report.deleted += 1
                 report.deleted_size += info.size
-        self._forget(since, {info.key.rpartition("/")[2] for info in listed}, before_ms)
+        self._drop_garbage(since, {info.key.rpartition("/")[2] for info in listed}, before_ms)
         return report
 
     def _referred(self, manifest: Manifest | None) -> set[str]:
@@ -222,9 +228,10 @@ class CompositeUpkeep:
         kept = {chunk.name for chunk in self._manifest.chunks_from(-1, manifest)}
         return kept | {segment.name for segment in manifest.segments}
 
-    def _forget(self, since: dict[str, int], listed: set[str], before_ms: int) -> None:
+    def _drop_garbage(self, since: dict[str, int], listed: set[str], before_ms: int) -> None:
         """Strike garbage off the manifest that is deleted."""
-        gone = {name for name, ms in since.items() if ms <= before_ms or name not in listed}
-        if gone:
-            names = frozenset(gone)
-            self._manifest.change(lambda found: changes.forget_garbage(found, names))
+        names = frozenset(
+            name for name, ms in since.items() if ms <= before_ms or name not in listed
+        )
+        if names:
+            self._manifest.change(lambda manifest: changes.drop_garbage(manifest, names))

@@ -1,4 +1,4 @@
-"""What a node does for its tiers by itself: expiry, sealing, compaction, garbage, scrubbing.
+"""Background maintenance of a node's tiers: expiry, sealing, compaction, garbage, scrubbing.
 
 Each round takes the shards one after the other; one that fails is logged once and tried again in
 the next round. Nothing here is needed for correctness: a node that never gets to it keeps more.
@@ -129,31 +129,31 @@ class TierUpkeep:
                     fetcher=fetcher,
                     clock=self._tiers.clock,
                 )
-                what = f"{provider.url}/{shard.name}"
-                self._try(report, what, partial(_finish_destroyed, flat))
+                name = f"{provider.url}/{shard.name}"
+                self._try(report, name, partial(_finish_destroyed, flat))
         remove_leftovers(provider, self._tiers.clock.expiry_ms() - self._tiers.config.grace_ms)
 
-    def _try(self, report: TierReport, what: str, step: Callable[[], object]) -> None:
+    def _try(self, report: TierReport, name: str, step: Callable[[], object]) -> None:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - an error in one shard must not stop the others
-            report.failed[what] = str(error)
-            if what not in self._failing:
-                _log.warning("tier_upkeep_failed", what=what, reason=str(error))
-            self._failing.add(what)
+            report.failed[name] = str(error)
+            if name not in self._failing:
+                _log.warning("tier_upkeep_failed", what=name, reason=str(error))
+            self._failing.add(name)
         else:
-            self._failing.discard(what)
+            self._failing.discard(name)
 
 
 def _finish_destroyed(flat: CompositeFlatFile) -> None:
-    found = flat.manifest.load()
-    if found is None or found.destroyed_ms is None or flat.manifest.is_foreign(found):
+    manifest = flat.manifest.load()
+    if manifest is None or manifest.destroyed_ms is None or flat.manifest.is_foreign(manifest):
         return
     flat.destroy()
 
 
 def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
-    """Let go of what a shard's retention does not keep."""
+    """Drop what a shard's retention does not keep."""
     kept_ms = kept_in_tier_ms(config, flat)
     if kept_ms is not None:
         flat.clean_expired_file(flat.clock.expiry_ms() - kept_ms)
@@ -177,8 +177,8 @@ def kept_in_tier_ms(config: ShardConfig, flat: CompositeFlatFile) -> int | None:
 
 def shards_in(provider: TierProvider) -> list[ShardId]:
     """Return every shard that a tier has a manifest of."""
-    found = (parse_manifest_key(info.key) for info in provider.list())
-    return sorted(shard for shard in found if shard is not None)
+    parsed = (parse_manifest_key(info.key) for info in provider.list())
+    return sorted(shard for shard in parsed if shard is not None)
 
 
 def flat_files_of(
@@ -196,13 +196,13 @@ def flat_files_of(
                 continue
             flat = CompositeFlatFile(config, shard, provider=provider, fetcher=fetcher)
             try:
-                found = flat.manifest.load()
+                manifest = flat.manifest.load()
             except (CorruptionError, NotSupportedError) as error:
                 if unreadable is None:
                     raise
                 unreadable.append(error)
                 continue
-            kind = flat.kind if found is None else found.kind
+            kind = flat.kind if manifest is None else manifest.kind
             yield CompositeFlatFile(config, shard, kind, provider=provider, fetcher=fetcher)
     finally:
         fetcher.close()

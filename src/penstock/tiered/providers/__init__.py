@@ -62,7 +62,7 @@ __all__ = [
 
 
 def open_provider(url: str, options: Mapping[str, str] | None = None) -> TierProvider:
-    """Return the provider for a tier's URL; raise `TierSetupError` for one that makes no sense."""
+    """Return the provider for a tier's URL; raise `TierSetupError` for an invalid one."""
     return RetryingProvider(_open_plain(url, options or {}))
 
 
@@ -87,17 +87,17 @@ def _open_plain(url: str, options: Mapping[str, str]) -> TierProvider:
 
 def _open_foreign(url: str, options: Mapping[str, str], point: EntryPoint) -> TierProvider:
     try:
-        found: TierProvider = point.load()(url, dict(options))
+        provider: TierProvider = point.load()(url, dict(options))
     except StoreError:
         raise
     except Exception as error:
         raise TierSetupError(f"{redact(url)}: {point.value} cannot open it: {error}") from error
-    return found
+    return provider
 
 
 def check_address(url: str) -> None:
-    """Raise `TierSetupError` for an address that no tier can have. Nothing is made and nobody is
-    asked: whether the directory or the bucket is there, and may be used, shows when it is."""
+    """Raise `TierSetupError` for an address that no tier can have. Opens no
+    connection and creates nothing: the first use shows whether directory or bucket exist."""
     scheme = _parse(url).scheme.lower()
     if scheme not in _OWN and not entry_points(group=ENTRY_POINTS, name=scheme):
         raise _unknown(url)
@@ -115,7 +115,10 @@ def check_new_address(url: str) -> None:
     """The same for an address that nothing is kept at yet: nor may it have what would be lost on
     the way, or what is passed over when it is opened."""
     if _UNWRITABLE.search(url):
-        raise TierSetupError(f"{redact(url)!r}: the address of a tier has no such characters")
+        raise TierSetupError(
+            f"{redact(url)!r}: the address of a tier must not contain control characters or "
+            "surrogates"
+        )
     check_address(url)
     if _parse(url).scheme.lower() in _OWN and ("?" in url or "#" in url):
         raise TierSetupError(
@@ -124,21 +127,23 @@ def check_new_address(url: str) -> None:
 
 
 def _parse(url: str) -> SplitResult:
-    """Return the parts of an address; refuse one of a known kind that lacks what it must have."""
+    """Return the parts of an address; reject one of a known scheme that is incomplete."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
         raise _unknown(url) from error
     scheme = parts.scheme.lower()
     if scheme == "memory" and not parts.netloc:
-        raise TierSetupError(f"{redact(url)}: the name is missing, as in memory://name")
+        raise TierSetupError(f"{redact(url)}: the name is missing; write memory://NAME")
     if scheme == "file":
         path = unquote(parts.path)
         if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
-            raise TierSetupError(f"{redact(url)}: give an absolute path, as file:///var/lib/tier")
+            raise TierSetupError(
+                f"{redact(url)}: the path must be absolute, as in file:///var/lib/tier"
+            )
     if scheme in OBJECT_STORES and not parts.netloc:
         raise TierSetupError(
-            f"{redact(url)}: the bucket is missing, as in {scheme}://bucket/prefix"
+            f"{redact(url)}: the bucket is missing; write {scheme}://bucket/prefix"
         )
     return parts
 

@@ -1,4 +1,4 @@
-"""`memory://name`: objects in this process, shared by everyone who opens the same name."""
+"""`memory://name`: objects in this process, shared by all providers of one name."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class MemoryProvider:
     def put_if_absent(self, key: str, data: bytes) -> None:
         with self._bucket.lock:
             if key in self._bucket.objects:
-                raise AlreadyExistsError(f"{self.url}: there is an object {key!r} already")
+                raise AlreadyExistsError(f"{self.url}: object {key!r} exists already")
             self._store(key, data)
 
     def compare_and_set(self, key: str, data: bytes, expected: str | None) -> str:
         with self._bucket.lock:
-            found = self._bucket.objects.get(key)
-            version = None if found is None else str(found[1])
+            stored = self._bucket.objects.get(key)
+            version = None if stored is None else str(stored[1])
             if version != expected:
                 raise StaleWriteError(f"{self.url}: {key!r} has version {version}, not {expected}")
             return self._store(key, data)
@@ -54,22 +54,22 @@ class MemoryProvider:
         return str(version)
 
     def get(self, key: str) -> ObjectBytes:
-        found = self._bucket.objects.get(key)
-        if found is None:
+        stored = self._bucket.objects.get(key)
+        if stored is None:
             raise ObjectMissingError(self.url, key)
-        return ObjectBytes(found[0], str(found[1]))
+        return ObjectBytes(stored[0], str(stored[1]))
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
         return exactly(self.get(key).data[start : start + size], size, self.url, key)
 
     def head(self, key: str) -> ObjectInfo | None:
-        found = self._bucket.objects.get(key)
-        return None if found is None else ObjectInfo(key, len(found[0]), found[2])
+        stored = self._bucket.objects.get(key)
+        return None if stored is None else ObjectInfo(key, len(stored[0]), stored[2])
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         with self._bucket.lock:
-            found = sorted(key for key in self._bucket.objects if key.startswith(prefix))
-        for key in found:
+            keys = sorted(key for key in self._bucket.objects if key.startswith(prefix))
+        for key in keys:
             info = self.head(key)
             if info is not None:
                 yield info

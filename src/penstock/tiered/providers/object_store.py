@@ -2,7 +2,7 @@
 
 Credentials and endpoints come from the usual places (environment, profiles, instance roles) or from
 the options given with the URL. One request may take `timeout_s` with all its repeats in obstore;
-what a lost answer means is settled by `retrying.py`, for every provider alike.
+`retrying.py` finds out what a lost response means, for every provider.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ObjectStoreProvider:
         self._missing: Final = (errors.NotFoundError, FileNotFoundError)
         self._exists: Final = errors.AlreadyExistsError
         self._stale: Final = (errors.PreconditionError, errors.NotModifiedError)
-        self._refused: Final = (
+        self._denied: Final = (
             errors.PermissionDeniedError,
             errors.UnauthenticatedError,
             errors.InvalidPathError,
@@ -89,7 +89,7 @@ class ObjectStoreProvider:
                 self._obstore.put(self._store, key, data, mode="create", use_multipart=False)
                 return
             if self.head(key) is not None:
-                raise AlreadyExistsError(f"{self.url}: there is an object {key!r}")
+                raise AlreadyExistsError(f"{self.url}: object {key!r} exists already")
             self._obstore.put(
                 self._store, key, data, use_multipart=True, chunk_size=PART_SIZE, max_concurrency=4
             )
@@ -106,9 +106,9 @@ class ObjectStoreProvider:
 
     def get(self, key: str) -> ObjectBytes:
         with self._errors(key):
-            found = self._obstore.get(self._store, key)
-            version = _version(found.meta["e_tag"], found.meta["version"])
-            return ObjectBytes(bytes(found.bytes()), version)
+            response = self._obstore.get(self._store, key)
+            version = _version(response.meta["e_tag"], response.meta["version"])
+            return ObjectBytes(bytes(response.bytes()), version)
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
         with self._errors(key):
@@ -118,13 +118,13 @@ class ObjectStoreProvider:
     def get_range_into(
         self, key: str, start: int, size: int, take: Callable[[], memoryview]
     ) -> None:
-        """The answer is taken piece by piece, so that it is in memory once."""
+        """Reads the response piece by piece, so that memory holds it once."""
         filled = 0
         with self._errors(key):
-            wanted = (start, start + size)
-            found = self._obstore.get(self._store, key, options={"range": wanted})
+            span = (start, start + size)
+            response = self._obstore.get(self._store, key, options={"range": span})
             buffer = take()
-            for piece in found.stream(min_chunk_size=_PIECE_SIZE):
+            for piece in response.stream(min_chunk_size=_PIECE_SIZE):
                 end = filled + len(piece)
                 if end > size:
                     break
@@ -136,25 +136,25 @@ class ObjectStoreProvider:
     def head(self, key: str) -> ObjectInfo | None:
         try:
             with self._errors(key):
-                found = self._obstore.head(self._store, key)
+                meta = self._obstore.head(self._store, key)
         except ObjectMissingError:
             return None
-        return ObjectInfo(key, found["size"], round(found["last_modified"].timestamp() * 1000))
+        return ObjectInfo(key, meta["size"], round(meta["last_modified"].timestamp() * 1000))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Object stores list below whole parts of a key; other keys are left out here."""
-        found: list[ObjectInfo] = []
+        objects: list[ObjectInfo] = []
         directory = prefix.rpartition("/")[0]
         with self._errors(prefix):
             for page in self._obstore.list(self._store, directory or None):
-                found += [
+                objects += [
                     ObjectInfo(
                         meta["path"], meta["size"], round(meta["last_modified"].timestamp() * 1000)
                     )
                     for meta in page
                     if meta["path"].startswith(prefix)
                 ]
-        return iter(sorted(found))
+        return iter(sorted(objects))
 
     def delete(self, key: str) -> None:
         try:
@@ -164,7 +164,7 @@ class ObjectStoreProvider:
             return
 
     def remove_leftovers(self, before_ms: int) -> int:
-        """Abort uploads in parts that were begun before; what S3 alone keeps for ever."""
+        """Abort multipart uploads that began earlier: S3 keeps their parts without a limit."""
         uploads = open_uploads(self.url, self._options)
         return 0 if uploads is None else uploads.abort_begun_before(before_ms)
 
@@ -180,15 +180,15 @@ class ObjectStoreProvider:
             if _is_bucket_missing(error):
                 raise TierSetupError(f"{self.url}: there is no such bucket") from error
             if conditional:
-                raise StaleWriteError(f"{self.url}: {key!r} is gone") from error
+                raise StaleWriteError(f"{self.url}: {key!r} was deleted") from error
             raise ObjectMissingError(self.url, key) from error
         except self._exists as error:
             if conditional:
                 raise StaleWriteError(f"{self.url}: {key!r} was created already") from error
-            raise AlreadyExistsError(f"{self.url}: there is an object {key!r}") from error
+            raise AlreadyExistsError(f"{self.url}: object {key!r} exists already") from error
         except self._stale as error:
             raise StaleWriteError(f"{self.url}: another writer has changed {key!r}") from error
-        except self._refused as error:
+        except self._denied as error:
             raise TierSetupError(f"{self.url}: {_sentence(error)}") from error
         except self._any as error:
             if _is_bucket_missing(error):
@@ -213,14 +213,14 @@ def _version(e_tag: str | None, version: str | None) -> str:
 
 def _read_version(text: str) -> UpdateVersion:
     e_tag, _, version = text.rpartition(" ")
-    found: UpdateVersion = {}
+    parsed: UpdateVersion = {}
     if e_tag:
-        found["e_tag"] = e_tag
+        parsed["e_tag"] = e_tag
     if version:
-        found["version"] = version
-    return found
+        parsed["version"] = version
+    return parsed
 
 
 def _sentence(error: BaseException) -> str:
-    """Return the first line; the rest is a dump for those who wrote obstore."""
+    """Return the first line; the rest is a dump of obstore's internal state."""
     return str(error).partition("\n")[0].strip()

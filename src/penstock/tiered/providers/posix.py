@@ -49,7 +49,9 @@ class PosixProvider:
         that Penstock creates is private to its user; in a directory made for several users, new
         files and directories get that directory's mode."""
         if not directory.startswith("/"):
-            raise TierSetupError(f"file://{directory}: give an absolute path, as file:///var/tier")
+            raise TierSetupError(
+                f"file://{directory}: the path must be absolute, as in file:///var/lib/tier"
+            )
         self._root: Final = directory.rstrip("/") or "/"
         self._lock: Final = threading.Lock()
         disk = disk or LocalDisk()

@@ -51,12 +51,12 @@ class PrefixedProvider:
         return path_of(self._inner, self._prefix + key)
 
     def head(self, key: str) -> ObjectInfo | None:
-        found = self._inner.head(self._prefix + key)
-        return None if found is None else found._replace(key=key)
+        info = self._inner.head(self._prefix + key)
+        return None if info is None else info._replace(key=key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        for found in self._inner.list(self._prefix + prefix):
-            yield found._replace(key=found.key.removeprefix(self._prefix))
+        for info in self._inner.list(self._prefix + prefix):
+            yield info._replace(key=info.key.removeprefix(self._prefix))
 
     def delete(self, key: str) -> None:
         self._inner.delete(self._prefix + key)

@@ -70,9 +70,9 @@ class RetryingProvider:
             except UnsyncedWriteError:
                 raise
             except (StaleWriteError, TierUnavailableError):
-                found = self._read_back(key)
-                if found is not None and found.data == data:
-                    return found.version
+                stored = self._read_back(key)
+                if stored is not None and stored.data == data:
+                    return stored.version
                 raise
 
         return self._repeat(attempt)
@@ -81,8 +81,8 @@ class RetryingProvider:
         info = self.inner.head(key)
         if info is None or info.size != len(data):
             return False
-        found = self._read_back(key)
-        return found is not None and found.data == data
+        stored = self._read_back(key)
+        return stored is not None and stored.data == data
 
     def _read_back(self, key: str) -> ObjectBytes | None:
         try:

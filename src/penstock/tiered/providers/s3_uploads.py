@@ -53,23 +53,23 @@ class S3Uploads:
     def abort_begun_before(self, before_ms: int) -> int:
         """Abort the unfinished uploads of ours that are older; return how many."""
         old = [
-            one
-            for one in self.unfinished()
-            if one.begun_ms < before_ms and is_penstock_object(one.key.rpartition("/")[2])
+            upload
+            for upload in self.unfinished()
+            if upload.begun_ms < before_ms and is_penstock_object(upload.key.rpartition("/")[2])
         ]
-        for one in old:
-            self._request("DELETE", f"/{quote(one.key)}", {"uploadId": one.id})
+        for upload in old:
+            self._request("DELETE", f"/{quote(upload.key)}", {"uploadId": upload.id})
         return len(old)
 
     def unfinished(self) -> Iterator[UnfinishedUpload]:
         query = {"uploads": "", "prefix": f"{self._prefix}/" if self._prefix else ""}
         for _ in range(_PAGES_MAX):
             root = ET.fromstring(self._request("GET", "", query))
-            for one in root.iterfind("{*}Upload"):
-                begun = datetime.fromisoformat(one.findtext("{*}Initiated") or "")
+            for element in root.iterfind("{*}Upload"):
+                begun = datetime.fromisoformat(element.findtext("{*}Initiated") or "")
                 yield UnfinishedUpload(
-                    one.findtext("{*}Key") or "",
-                    one.findtext("{*}UploadId") or "",
+                    element.findtext("{*}Key") or "",
+                    element.findtext("{*}UploadId") or "",
                     round(begun.timestamp() * 1000),
                 )
             if root.findtext("{*}IsTruncated") != "true":
@@ -141,5 +141,5 @@ def open_uploads(url: str, options: Mapping[str, str]) -> S3Uploads | None:
 
 def _setting(options: Mapping[str, str], name: str) -> str:
     """Return an option by either of its names, or as the environment has it."""
-    found = options.get(name) or options.get(f"aws_{name}")
-    return found or os.environ.get(f"AWS_{name.upper()}", "")
+    value = options.get(name) or options.get(f"aws_{name}")
+    return value or os.environ.get(f"AWS_{name.upper()}", "")

@@ -1,6 +1,6 @@
 """Runs reads of a tier in a few threads, for callers that must not wait.
 
-A future can be cancelled at any time, also while its read is under way: the caller does not wait,
+A future can be cancelled at any time, also while its read runs: the caller does not wait,
 and the thread drops the outcome (a read over several chunks ends before the next one). At most
 `pending_max` reads are open at a time; further ones fail with `BusyError`.
 """
@@ -35,13 +35,13 @@ class AsyncReads:
         says whether the caller has given up."""
         future: Future[_Found] = Future()
         with self._lock:
-            refused = self._refusal()
-            if refused is None:
+            rejection = self._rejection()
+            if rejection is None:
                 self._number += 1
                 self._open[self._number] = lambda error: _fail(future, error)
                 self._threads_of_pool().submit(self._run, self._number, future, read)
-        if refused is not None:
-            _fail(future, refused)
+        if rejection is not None:
+            _fail(future, rejection)
         return future
 
     def _threads_of_pool(self) -> ThreadPoolExecutor:
@@ -53,29 +53,29 @@ class AsyncReads:
         self, number: int, future: Future[_Found], read: Callable[[IsCancelled], _Found]
     ) -> None:
         if future.cancelled():
-            self._take(number)
+            self._claim(number)
             future.set_running_or_notify_cancel()  # wakes the threads that wait for it
             return
         try:
-            found = read(future.cancelled)
+            result = read(future.cancelled)
         except Exception as error:  # noqa: BLE001 - it is raised where the future is awaited
-            if self._take(number):
+            if self._claim(number):
                 _fail(future, error)
         else:
-            if self._take(number) and future.set_running_or_notify_cancel():
-                future.set_result(found)
+            if self._claim(number) and future.set_running_or_notify_cancel():
+                future.set_result(result)
 
-    def _refusal(self) -> Exception | None:
+    def _rejection(self) -> Exception | None:
         if self._closed:
             return ClosedError("the reader of this tier was closed")
         if len(self._open) >= self._pending_max:
             return BusyError(
-                f"{len(self._open)} reads of this tier are under way, {self._pending_max} may be; "
+                f"{len(self._open)} reads of this tier are open (limit {self._pending_max}); "
                 "wait for some of them"
             )
         return None
 
-    def _take(self, number: int) -> bool:
+    def _claim(self, number: int) -> bool:
         """Say whether a read still lacks an outcome; from now on it has one."""
         with self._lock:
             return self._open.pop(number, None) is not None

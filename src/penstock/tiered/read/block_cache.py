@@ -1,7 +1,7 @@
 """Bytes of the tier in memory: bounded, shared by all readers, each fetched once.
 
 Concurrent readers of the same range wait for one request. Finished entries go, least recently used
-first, when all together exceed the limit; what is under way is bounded by the fetcher's window.
+first, when all together exceed the limit; loads in flight are bounded by the fetcher's window.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class BlockCache(Generic[_Value]):
     def start(
         self, key: object, load: Callable[[], _Value], executor: Executor | None = None
     ) -> Future[_Value]:
-        """Return the value to come: the one that is there or under way, or one that `load` gets,
-        in a thread of `executor`, or in this one."""
+        """Return the future of the value that is cached or being loaded, or of one that `load`
+        gets, in a thread of `executor`, or in this one."""
         with self._lock:
-            found = self._entries.get(key)
-            if found is not None:
+            cached = self._entries.get(key)
+            if cached is not None:
                 self._entries.move_to_end(key)
                 self.hits += 1
-                return found
+                return cached
             future: Future[_Value] = Future()
             self._entries[key] = future
         if executor is None:
@@ -47,9 +47,9 @@ class BlockCache(Generic[_Value]):
     def peek(self, key: object) -> _Value | None:
         """Return a value that is there already."""
         with self._lock:
-            found = self._entries.get(key)
-        done = found is not None and found.done() and found.exception() is None
-        return found.result() if found is not None and done else None
+            cached = self._entries.get(key)
+        done = cached is not None and cached.done() and cached.exception() is None
+        return cached.result() if cached is not None and done else None
 
     def get(self, key: object, load: Callable[[], _Value]) -> _Value:
         return self.start(key, load).result()
@@ -76,11 +76,5 @@ class BlockCache(Generic[_Value]):
             if self.size <= self._size_max:
                 return
             if key != newest and key in self._sizes:
-                del self._entries[key]
-                self.size -= self._sizes.pop(key)
-
-    def forget(self, key: object) -> None:
-        with self._lock:
-            if key in self._sizes:
                 del self._entries[key]
                 self.size -= self._sizes.pop(key)

@@ -1,6 +1,6 @@
-"""Whole chunks of a tier in order, while the next are on their way.
+"""Whole chunks of a tier in order; the next ones are prefetched.
 
-    under way   at most `window` requests of about 4 MB each, across chunks
+    in flight   at most `window` requests of about 4 MB each, across chunks
     in memory   fewer than half as many; what has come counts until its reader asks for the next
 
 A tier that is far away gets the whole window: all of it is latency. A near one, such as files in
@@ -34,7 +34,8 @@ _AT_ONCE_S: Final = 0.003
 class FetchedChunk:
     """A whole chunk: its data is a log file whose base is the chunk's position.
 
-    It is the reader's until it asks for the next one; who needs the bytes longer keeps `data`."""
+    It belongs to the reader until that asks for the next one; a reader that needs the bytes for
+    longer keeps `data`."""
 
     __slots__ = ("_data", "entry", "footer")
 
@@ -47,7 +48,8 @@ class FetchedChunk:
     def data(self) -> memoryview:
         if self._data is None:
             raise BadRequestError(
-                f"chunk {self.entry.name!r} ended with the next one: keep `data` to read it later"
+                f"the buffer of chunk {self.entry.name!r} is in use again: keep `data` before you "
+                "ask for the next chunk"
             )
         return self._data
 
@@ -113,7 +115,7 @@ def buffers_of(window: int) -> int:
     return max(1, window // 2 - 1)
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     span: Span
     chunk: _Buffer
     done: Future[Footer | None]
@@ -133,14 +135,14 @@ class _Buffer:
     def whole(self) -> memoryview:
         with self._lock:
             if self._view is None:
-                self._view = self._buffers.take(self._number, self._size)
+                self._view = self._buffers.acquire(self._number, self._size)
             return self._view
 
     def reserve(self) -> bool:
         """Take it before any byte came, unless that would wait; say whether it is taken."""
         with self._lock:
             if self._view is None:
-                self._view = self._buffers.take_at_once(self._number, self._size)
+                self._view = self._buffers.try_acquire(self._number, self._size)
             return self._view is not None
 
     def give_back(self) -> None:
@@ -176,10 +178,10 @@ class ChunkStream:
         self._latency_s = math.inf
         self._number = 0
         self._under_way = 0
-        self._asked: Final[deque[_Asked]] = deque()
-        self._open: Final[SimpleQueue[_Asked | None]] = SimpleQueue()
+        self._requests: Final[deque[_Request]] = deque()
+        self._open: Final[SimpleQueue[_Request | None]] = SimpleQueue()
         """Requests to a near tier that no thread has begun, in order; None ends the helper."""
-        self._claimed: _Asked | None = None
+        self._claimed: _Request | None = None
         """One of these that the reader took for itself, and has not begun for want of memory."""
         self._has_helper = False
         self._filling: _Buffer | None = None
@@ -188,17 +190,17 @@ class ChunkStream:
     def chunks(self) -> Generator[FetchedChunk, None, None]:
         try:
             self._fill()
-            while self._asked:
-                asked = self._asked.popleft()
-                footer = self._wait_for(asked)
-                entry = asked.span.entry
-                if asked.span.is_last:
-                    whole = asked.chunk.whole()
+            while self._requests:
+                request = self._requests.popleft()
+                footer = self._wait_for(request)
+                entry = request.span.entry
+                if request.span.is_last:
+                    whole = request.chunk.whole()
                     footer = self._check(entry, whole, None) if footer is None else footer
                     chunk = FetchedChunk(entry, footer, whole.toreadonly())
                     yield chunk
                     chunk.release()
-                    asked.chunk.give_back()
+                    request.chunk.give_back()
                 self._fill()
             self._spans.raise_failure()
         finally:
@@ -206,7 +208,7 @@ class ChunkStream:
             self._open.put(None)
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _wait_for(self, head: _Asked) -> Footer | None:
+    def _wait_for(self, head: _Request) -> Footer | None:
         """Return what a request brought; while that takes, get ready for more."""
         if head.done.done():
             self._found_there()
@@ -227,7 +229,7 @@ class ChunkStream:
             pass
         return head.done.result()
 
-    def _get_one(self, head: _Asked) -> bool:
+    def _get_one(self, head: _Request) -> bool:
         """Get what no thread has begun in this thread, if the tier is near; say whether there was
         any. Only this thread gives memory back, so it waits for it only when it is `head`'s turn,
         which has its share for sure."""
@@ -246,14 +248,14 @@ class ChunkStream:
 
     def _help(self) -> None:
         """Get what no thread has begun, until the stream ends."""
-        while (one := self._open.get()) is not None:
-            self._run(one)
+        while (request := self._open.get()) is not None:
+            self._run(request)
 
-    def _run(self, asked: _Asked) -> None:
+    def _run(self, request: _Request) -> None:
         try:
-            asked.done.set_result(self._load(asked.span, asked.chunk))
+            request.done.set_result(self._load(request.span, request.chunk))
         except Exception as error:  # noqa: BLE001 - it is raised where the chunk is awaited
-            asked.done.set_exception(error)
+            request.done.set_exception(error)
 
     def _found_there(self) -> None:
         """Answers come in bursts; a reader that never waits through a whole window is slow."""
@@ -285,7 +287,7 @@ class ChunkStream:
         """Ask for more: as many as the window has room for, and half as many again while the
         first of them keeps those after it waiting."""
         with self._lock:
-            while self._under_way < self._size and len(self._asked) < self._size * 3 // 2:
+            while self._under_way < self._size and len(self._requests) < self._size * 3 // 2:
                 span = self._spans.peek()
                 if span is None:
                     return
@@ -295,20 +297,20 @@ class ChunkStream:
                 chunk = self._filling
                 chunk.requests += 1
                 self._number += 1
-                self._asked.append(self._ask(span, chunk))
+                self._requests.append(self._ask(span, chunk))
                 if span.is_last:
                     self._filling = None
 
-    def _ask(self, span: Span, chunk: _Buffer) -> _Asked:
+    def _ask(self, span: Span, chunk: _Buffer) -> _Request:
         if not self._is_near:
             self._under_way += 1
-            return _Asked(span, chunk, self._pool.submit(self._load_and_go_on, span, chunk))
-        asked = _Asked(span, chunk, Future())
-        self._open.put(asked)
+            return _Request(span, chunk, self._pool.submit(self._load_and_go_on, span, chunk))
+        request = _Request(span, chunk, Future())
+        self._open.put(request)
         if not self._has_helper:
             self._has_helper = True
             self._pool.submit(self._help)
-        return asked
+        return request
 
     def _load_and_go_on(self, span: Span, chunk: _Buffer) -> Footer | None:
         try:

@@ -41,25 +41,27 @@ def read_cold_batches(
     if manifest is None:
         return None
     deleted = flat.reader.deleted(manifest)
-    found = flat.reader.read_raw(TierQuery(offset, until, _BATCHES_PER_READ, max(max_size, 1)))
-    batches = [batch for batch in _open_each(flat, found, deleted) if batch.end > offset]
+    records = flat.reader.read_raw(TierQuery(offset, until, _BATCHES_PER_READ, max(max_size, 1)))
+    batches = [batch for batch in _open_each(flat, records, deleted) if batch.end > offset]
     if not batches:
         return None
     first = batches[0]
     if not first.is_raw or first.end > until:
-        others = list(takewhile(lambda one: not one.is_kafka, batches))
+        others = list(takewhile(lambda batch: not batch.is_kafka, batches))
         start, end = max(first.first, offset), (others[-1] if others else first).end
         body = first.body if first.is_kafka else b""
         return BatchPage([], 0, start, ForeignBatch(end, body))
-    raw = list(takewhile(lambda one: one.is_raw and one.end <= until, batches))
+    raw = list(takewhile(lambda batch: batch.is_raw and batch.end <= until, batches))
     parts: list[bytes | memoryview] = [batch.body for batch in raw]
     return BatchPage(parts, sum(len(part) for part in parts), raw[-1].end)
 
 
-def _open_each(flat: CompositeFlatFile, found: list[bytes], deleted: DeletedRanges) -> list[_Batch]:
+def _open_each(
+    flat: CompositeFlatFile, records: list[bytes], deleted: DeletedRanges
+) -> list[_Batch]:
     """Open batches, at most up to a damaged one, which raises when it is the first."""
     batches: list[_Batch] = []
-    for data in found:
+    for data in records:
         try:
             batches.append(_open(flat, data, deleted))
         except CorruptionError:
@@ -74,8 +76,8 @@ def _open(flat: CompositeFlatFile, data: bytes, deleted: DeletedRanges) -> _Batc
     raw = core.decode_raw(data, position, position, True)
     if isinstance(raw, Damage):
         raise CorruptionError(flat.shard.name, position=position, reason=raw.reason)
-    found = lookup(raw.properties)
-    first, count = inner_range(found) or (raw.queue_offset, 1)
-    is_kafka = raw.sys_flag & FLAG_INNER_BATCH != 0 and found.get(KAFKA) == "1"
+    properties = lookup(raw.properties)
+    first, count = inner_range(properties) or (raw.queue_offset, 1)
+    is_kafka = raw.sys_flag & FLAG_INNER_BATCH != 0 and properties.get(KAFKA) == "1"
     is_whole = not deleted.overlapping(first, first + count)
     return _Batch(first, first + count, raw.body, is_kafka, is_whole)

@@ -4,7 +4,7 @@
                 with the footer, so that a chunk read as a whole costs no extra request
     block       64 KiB, the unit of checksums and of single records
 
-A stream (`chunk_stream.py`) has at most `window` requests under way, 8 × 4 MB, and less in
+A stream (`chunk_stream.py`) has at most `window` requests in flight, 8 × 4 MB, and less in
 memory, whatever its reader does. Parts and footers that pages need are cached.
 """
 
@@ -69,7 +69,7 @@ class Fetcher:
     ) -> None:
         self.provider: Final = provider
         self.damage: Final = damage or DamageReports()
-        """Told by readers of damage that they meet."""
+        """Where readers report damage."""
         self.settings: Final = settings or FetchSettings()
         self.requests = 0
         self._parts: Final[BlockCache[bytes]] = BlockCache(self.settings.cache_size, len)
@@ -96,11 +96,18 @@ class Fetcher:
         return self._checked_footer(key, entry, tail)
 
     def _checked_footer(self, key: str, entry: ChunkEntry, tail: bytes | memoryview) -> Footer:
-        footer, found = read_footer(self._name(key), tail)
+        footer, listed = read_footer(self._name(key), tail)
         known = (entry.first_offset, entry.end_offset, entry.position, entry.data_size)
-        if (found.first_offset, found.end_offset, found.position, found.data_size) != known:
+        if (
+            listed.first_offset,
+            listed.end_offset,
+            listed.position,
+            listed.data_size,
+        ) != known:
             raise CorruptionError(
-                self._name(key), position=entry.data_size, reason="it is not the chunk listed"
+                self._name(key),
+                position=entry.data_size,
+                reason="its footer is not that of the listed chunk",
             )
         return footer
 
@@ -173,20 +180,20 @@ class Fetcher:
 
     def _from_disk(self, key: str, footer: Footer, begin: int, size: int) -> bytes | None:
         """Return a part that was read before, if the disk has it undamaged."""
-        found = None if self._disk is None else self._disk.get(key, begin, size)
-        if found is None or self._disk is None:
+        cached = None if self._disk is None else self._disk.get(key, begin, size)
+        if cached is None or self._disk is None:
             return None
         try:
-            footer.check_blocks(self._name(key), begin // BLOCK_SIZE, found)
+            footer.check_blocks(self._name(key), begin // BLOCK_SIZE, cached)
         except CorruptionError:
             self._disk.drop(key, begin, size)
             return None
-        return found
+        return cached
 
     # Streams
 
     def stream(self, prefix: str, entries: Iterable[ChunkEntry]) -> Iterator[FetchedChunk]:
-        """Yield whole chunks in order, while the next are on their way. Nothing of them is kept
+        """Yield whole chunks in order, and prefetch the next. Nothing of them is kept
         here: what streams by would only drive out what others come back to."""
         if IS_NATIVE and path_of(self.provider, prefix + MANIFEST) is not None:
             return self._file_stream(prefix, entries).chunks()
@@ -206,9 +213,9 @@ class Fetcher:
     def _file_stream(self, prefix: str, entries: Iterable[ChunkEntry]) -> FileStream:
         def path(entry: ChunkEntry) -> str:
             self._count()
-            found = path_of(self.provider, prefix + entry.name)
-            assert found is not None, "what is a directory stays one"
-            return found
+            file = path_of(self.provider, prefix + entry.name)
+            assert file is not None, "what is a directory stays one"
+            return file
 
         def get(entry: ChunkEntry, whole: memoryview) -> bytes:
             return self._get_summed(prefix + entry.name, entry, lambda: whole)
@@ -275,7 +282,7 @@ class Fetcher:
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
         self.reads.close()
-        self._spare.take()
+        self._spare.take_all()
         if self._disk is not None:
             self._disk.close()
 

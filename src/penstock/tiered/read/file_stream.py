@@ -6,7 +6,7 @@ buffers are few: what is read again and again into the same memory stays in the 
 
     in memory   the chunk that its reader has, and the next one
 
-A file that cannot be read so is asked of the provider, which tries again and says what is wrong.
+The provider gets a file that cannot be read this way: it tries again and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FileRequests(NamedTuple):
     check: Check
 
 
-class _Asked(NamedTuple):
+class _Pending(NamedTuple):
     entry: ChunkEntry
     whole: memoryview
     parts: int
@@ -52,7 +52,7 @@ class FileStream:
         self._entries: Final = Upcoming(entries)
         self._requests: Final = requests
         self._buffers: Final = PartBuffers(_BUFFERS, spare)
-        self._asked: Final[deque[_Asked]] = deque()
+        self._pending: Final[deque[_Pending]] = deque()
         self._parts = 0
 
     def chunks(self) -> Generator[FetchedChunk, None, None]:
@@ -61,14 +61,14 @@ class FileStream:
         ahead = ReadAhead(BLOCK_SIZE)
         try:
             self._fill(ahead)
-            while self._asked:
-                asked = self._asked.popleft()
-                sums = self._wait_for(ahead, asked)
-                footer = self._requests.check(asked.entry, asked.whole, sums)
-                chunk = FetchedChunk(asked.entry, footer, asked.whole.toreadonly())
+            while self._pending:
+                pending = self._pending.popleft()
+                sums = self._wait_for(ahead, pending)
+                footer = self._requests.check(pending.entry, pending.whole, sums)
+                chunk = FetchedChunk(pending.entry, footer, pending.whole.toreadonly())
                 yield chunk
                 chunk.release()
-                self._buffers.give_back(asked.whole, asked.parts)
+                self._buffers.give_back(pending.whole, pending.parts)
                 self._fill(ahead)
             self._entries.raise_failure()
         finally:
@@ -78,20 +78,20 @@ class FileStream:
     def _fill(self, ahead: ReadAhead) -> None:
         """Ask for as many as there is memory for."""
         while (entry := self._entries.peek()) is not None:
-            whole = self._buffers.take_at_once(self._parts, entry.size)
+            whole = self._buffers.try_acquire(self._parts, entry.size)
             if whole is None:
                 return
             ahead.ask(self._requests.path(entry), whole, entry.data_size)
             parts = self._requests.parts(entry)
-            self._asked.append(_Asked(entry, whole, parts))
+            self._pending.append(_Pending(entry, whole, parts))
             self._parts += parts
             self._entries.drop()
 
-    def _wait_for(self, ahead: ReadAhead, asked: _Asked) -> bytes:
+    def _wait_for(self, ahead: ReadAhead, pending: _Pending) -> bytes:
         try:
             filled, sums = ahead.wait()
         except OSError:
             filled, sums = -1, b""
-        if filled == asked.entry.size:
+        if filled == pending.entry.size:
             return sums
-        return self._requests.get(asked.entry, asked.whole)
+        return self._requests.get(pending.entry, pending.whole)

@@ -5,7 +5,7 @@ a process grows to twice what it asks for. A buffer that is still in use when it
 is left to them.
 
 A request gets its buffer when its answer begins, and in the order of the stream: so the requests
-under way may be more than the buffers, which bound the memory.
+in flight may be more than the buffers, which bound the memory.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class SpareBuffers:
         self._lock: Final = threading.Lock()
         self._buffers: list[bytearray] = []
 
-    def take(self) -> list[bytearray]:
+    def take_all(self) -> list[bytearray]:
         with self._lock:
-            taken, self._buffers = self._buffers, []
-            return taken
+            spare, self._buffers = self._buffers, []
+            return spare
 
     def give_back(self, buffers: list[bytearray]) -> None:
         with self._lock:
@@ -49,27 +49,30 @@ class PartBuffers:
         self._count: Final = count
         self._spare: Final = spare or SpareBuffers(0)
         self._changed: Final = threading.Condition()
-        self._free: list[bytearray] = self._spare.take()[:count]
+        self._free: list[bytearray] = self._spare.take_all()[:count]
         self._done = 0
         self._made = len(self._free)
         self.closed = False
 
-    def take(self, number: int, size: int) -> memoryview:
+    def acquire(self, number: int, size: int) -> memoryview:
         """Return a view of `size` bytes, whatever they are; wait until it is the turn of request
         `number`."""
         with self._changed:
-            turn = self._changed.wait_for(lambda: self._may_take(number), _PATIENCE_S)
+            turn = self._changed.wait_for(lambda: self._may_acquire(number), _PATIENCE_S)
             if self.closed:
                 raise ClosedError("the stream was closed")
             if not turn:
-                raise TierUnavailableError("the reader of this stream waits too long")
+                raise TierUnavailableError(
+                    f"the reader of this stream asked for nothing for {_PATIENCE_S:.0f} s; begin a "
+                    "new stream"
+                )
             buffer = self._pop()
         return _fitting(buffer, size)
 
-    def take_at_once(self, number: int, size: int) -> memoryview | None:
-        """As `take`; None when that would wait."""
+    def try_acquire(self, number: int, size: int) -> memoryview | None:
+        """As `acquire`; None when that would wait."""
         with self._changed:
-            if self.closed or not self._may_take(number):
+            if self.closed or not self._may_acquire(number):
                 return None
             buffer = self._pop()
         return _fitting(buffer, size)
@@ -81,12 +84,12 @@ class PartBuffers:
         self._made += 1
         return None
 
-    def _may_take(self, number: int) -> bool:
+    def _may_acquire(self, number: int) -> bool:
         is_turn = number < self._done + self._count
         return self.closed or (is_turn and (bool(self._free) or self._made < self._count))
 
     def prepare(self, size: int) -> bool:
-        """Make a buffer for requests that are on their way; say whether one was missing. What
+        """Make a buffer for requests in flight; say whether one was missing. What
         was never touched takes longer to fill than the network does."""
         with self._changed:
             if self._made >= self._count:

@@ -51,7 +51,7 @@ class _Page:
         self.offset = offset
         self.size_left = size_left
 
-    def take(self, records: list[StoredRecord], next_offset: int, size: int) -> None:
+    def add(self, records: list[StoredRecord], next_offset: int, size: int) -> None:
         self.records.extend(records)
         self.offset = next_offset
         self.size_left -= size
@@ -113,11 +113,11 @@ class TierReader:
                     max_records=count_left,
                     max_size=page.size_left,
                 )
-                found, after, size = self._step(entry, manifest, step, first=not page.records)
+                records, after, size = self._step(entry, manifest, step, first=not page.records)
                 if after == page.offset or (page.records and size > page.size_left):
                     # The first record of a step comes whatever its size; here it is not the first.
                     return
-                page.take(found, after, size)
+                page.add(records, after, size)
         page.offset = max(page.offset, until)
 
     def _read_ahead(self, offset: int, manifest: Manifest) -> None:
@@ -132,28 +132,28 @@ class TierReader:
         footer = self.chunks.footer(entry)
         count_max = _UNITS_PER_STEP
         while True:
-            found = select_units(footer, entry, query, first=first, count_max=count_max)
-            if found is None:
+            units = select_units(footer, entry, query, first=first, count_max=count_max)
+            if units is None:
                 return [], min(entry.end_offset, query.until), 0
-            if not found.units:
+            if not units.units:
                 return [], query.offset, 0
-            if found.start == found.end:
-                return [], entry.end_offset if found.is_last else found.end_offset, 0
+            if units.start == units.end:
+                return [], entry.end_offset if units.is_last else units.end_offset, 0
             try:
-                return self._decode_units(entry, found, manifest, query)
+                return self._decode_units(entry, units, manifest, query)
             except FAILURES as error:
                 # Fewer of them, down to the one that is damaged: those before it are sound.
-                count_max = len(found.units) // footer.unit_size // 2
+                count_max = len(units.units) // footer.unit_size // 2
                 if count_max == 0 or isinstance(error, ObjectMissingError):
-                    offsets = (found.offset, found.end_offset)
+                    offsets = (units.offset, units.end_offset)
                     raise self.chunks.damaged(entry, error, *offsets) from error
 
     def _decode_units(
-        self, entry: ChunkEntry, found: UnitRange, manifest: Manifest, query: TierQuery
+        self, entry: ChunkEntry, units: UnitRange, manifest: Manifest, query: TierQuery
     ) -> tuple[list[StoredRecord], int, int]:
-        fetched = self._fetcher.read(self._manifest.prefix, entry, found.start, found.end)
-        records, after, size = self.decode(fetched, found.units, found.offset, manifest, query)
-        if found.is_last and after >= found.end_offset:
+        fetched = self._fetcher.read(self._manifest.prefix, entry, units.start, units.end)
+        records, after, size = self.decode(fetched, units.units, units.offset, manifest, query)
+        if units.is_last and after >= units.end_offset:
             after = entry.end_offset
         return records, min(max(after, query.offset), query.until), size
 
@@ -183,10 +183,10 @@ class TierReader:
         )
         if damage is not None and not records:
             failed = UnitsRead(fetched.data, fetched.position, units, offset)
-            after = self._behind_failure(failed, manifest, query, damage)
+            after = self._offset_after_failure(failed, manifest, query, damage)
         return records, after, size
 
-    def _behind_failure(
+    def _offset_after_failure(
         self, read: UnitsRead, manifest: Manifest, query: TierQuery, damage: Damage
     ) -> int:
         """Return where to continue after a record that cannot be decoded; raise when it is
@@ -299,8 +299,8 @@ class TierReader:
         if manifest is None:
             return
         begin = max(start, manifest.start_offset)
-        wanted = (c for c in self.chunks.chunks_from(begin, manifest) if c.first_offset < until)
-        yield from self.chunks.stream(wanted)
+        chosen = (c for c in self.chunks.chunks_from(begin, manifest) if c.first_offset < until)
+        yield from self.chunks.stream(chosen)
 
     def records_of(
         self, chunk: FetchedChunk, on_unreadable: OnUnreadable | None = None
@@ -336,22 +336,22 @@ class TierReader:
 
     def _read_raw(self, query: TierQuery) -> list[bytes]:
         manifest = self.manifest()
-        found: list[bytes] = []
+        records: list[bytes] = []
         if manifest is None:
-            return found
+            return records
         size_left = query.max_size
         try:
             for entry, position, size, offsets in self._live_units(query, manifest):
-                if found and (size > size_left or len(found) >= query.max_records):
-                    return found
+                if records and (size > size_left or len(records) >= query.max_records):
+                    return records
                 fetched = self.chunks.fetch(entry, position, position + size, offsets)
-                at = position - fetched.position
-                found.append(bytes(fetched.data[at : at + size]))
+                start = position - fetched.position
+                records.append(bytes(fetched.data[start : start + size]))
                 size_left -= size
         except CorruptionError:
-            if not found:
+            if not records:
                 raise
-        return found
+        return records
 
     def _live_units(
         self, query: TierQuery, manifest: Manifest

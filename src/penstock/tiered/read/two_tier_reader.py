@@ -39,7 +39,7 @@ class TwoTierReader:
                 offset=offset, until=start, max_records=count_left, max_size=size_left
             )
             try:
-                found, after = self._read_one_tier(shard, rest)
+                page, after = self._read_one_tier(shard, rest)
             except READ_FAILURES:
                 if not records:
                     raise
@@ -47,13 +47,13 @@ class TwoTierReader:
             if after is None:
                 if self._start_of_log(shard) > max(offset, start):
                     continue
-                over = records and found and _size(found[0]) > size_left
-                return records if over else records + found
-            if records and found and _size(found[0]) > size_left:
+                over = records and page and _size(page[0]) > size_left
+                return records if over else records + page
+            if records and page and _size(page[0]) > size_left:
                 return records
-            records += found
-            size_left -= sum(_size(record) for record in found)
-            count_left -= len(found)
+            records += page
+            size_left -= sum(_size(record) for record in page)
+            count_left -= len(page)
             if after < start:
                 return records
             offset = after

@@ -32,13 +32,15 @@ def is_rocketmq(url: str) -> bool:
 
 
 def open_tier(config: TierConfig) -> RocketMqTier:
-    """Open a tier of RocketMQ's for reading; refuse a directory that is not one."""
+    """Open a tier of RocketMQ's for reading; reject another directory."""
     root = unquote(urlsplit(config.url).path)
     clusters = [name[_PREFIX_SIZE:] for name in names_in(LocalDisk(), root) if _is_cluster(name)]
     chosen = config.options.get("cluster", "")
     if not chosen and len(clusters) != 1:
-        found = ", ".join(clusters) or "there is none"
-        raise TierSetupError(f"{config.url}: name the cluster with --set cluster=…: {found}")
+        names = ", ".join(clusters) or "none"
+        raise TierSetupError(
+            f"{config.url}: name the cluster with --set cluster=…; the directory holds: {names}"
+        )
     broker = config.options.get("broker", "")
     return RocketMqTier(config.url, cluster=chosen or clusters[0], broker=broker)
 
@@ -107,10 +109,10 @@ def pages(queue: RocketMqQueue) -> Iterator[list[StoredRecord]]:
     offset = queue.min_offset
     while offset < queue.max_offset:
         try:
-            found = queue.read(offset, _PAGE)
+            page = queue.read(offset, _PAGE)
         except UnreadableContentError as error:
             _log.warning("content_passed_over", shard=queue.shard.name, error=str(error))
             offset = error.next_offset
             continue
-        yield found
-        offset = found[-1].offset + 1
+        yield page
+        offset = page[-1].offset + 1

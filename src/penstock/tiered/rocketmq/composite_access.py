@@ -8,8 +8,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from penstock.codec.format import TAGS, RawRecord, tag_code
+from penstock.codec.format import TAGS, Damage, RawRecord, tag_code
 from penstock.codec.properties import inner_range, lookup
+from penstock.codec.select import core
+from penstock.errors import BadRequestError
 from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
 
 
@@ -88,6 +90,18 @@ class CompositeAccess(Protocol):
     def destroy(self) -> None:
         """Delete everything. Safe to repeat, also when it was interrupted."""
         ...
+
+
+def decode_message(message: bytes) -> RawRecord:
+    """Return the record of a commit log that `message` is; raise `BadRequestError` unless it is
+    exactly one."""
+    raw = core.decode_raw(message, 0, 0, False)
+    if isinstance(raw, Damage) or raw.size != len(message):
+        reason = raw.reason if isinstance(raw, Damage) else f"it has {raw.size} bytes"
+        raise BadRequestError(
+            f"{len(message)} bytes are not exactly one record of a commit log: {reason}"
+        )
+    return raw
 
 
 def request_of(raw: RawRecord, position: int) -> DispatchRequest:

@@ -1,18 +1,19 @@
 """What the getters of `CompositeAccess` return: units and bytes of a shard, within its bounds.
 
-Offsets below the start of the tier and from its end on are refused. A deleted message is never
+Offsets below the start of the tier and from its end on are rejected. A deleted message is never
 returned: its unit reads as an empty one (`PRE_BLANK`), and its bytes of the commit log are zeros
-when they are between live messages; a range without any live message is refused.
+when they are between live messages; a range without any live message is rejected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVarTuple
 
 from penstock.codec.deleted_ranges import DeletedRanges
 from penstock.codec.format import PRE_BLANK, QUEUE_UNIT
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, ClosedError
 from penstock.record import QueueKind
 from penstock.tiered.chunk.chunk import ChunkEntry, Footer
 from penstock.tiered.chunk.manifest import Manifest
@@ -27,6 +28,9 @@ UNITS_MAX: Final = 1 << 20
 """Units that one call returns, at most."""
 DATA_SIZE_MAX: Final = 256 << 20
 """Bytes of the commit log that one call returns, at most."""
+
+
+_Args = TypeVarTuple("_Args")
 
 
 class _Row(NamedTuple):
@@ -48,6 +52,16 @@ class CompositeReads:
     def __init__(self, owner: CompositeFlatFile) -> None:
         self._owner: Final = owner
 
+    def submit(self, read: Callable[[*_Args, IsCancelled], bytes], *args: *_Args) -> Future[bytes]:
+        """Run a read in another thread."""
+
+        def read_if_open(is_cancelled: IsCancelled) -> bytes:
+            if self._owner.is_closed:
+                raise ClosedError(f"the flat file of {self._owner.shard.name!r} was shut down")
+            return read(*args, is_cancelled)
+
+        return self._owner.fetcher.reads.submit(read_if_open)
+
     def message(self, offset: int, is_cancelled: IsCancelled = never) -> bytes:
         """Return the record (batch) that holds an offset."""
         manifest = self._checked(offset)
@@ -67,7 +81,7 @@ class CompositeReads:
         """Return the units from an offset on, as many as there are, at most `UNITS_MAX`; of a
         simple queue one for each offset, of a batch queue those of batches that are not deleted."""
         if count < 1:
-            raise BadRequestError(f"count is {count}; at least one unit must be asked for")
+            raise BadRequestError(f"count is {count}; it must be at least 1")
         manifest = self._checked(offset)
         count = min(count, UNITS_MAX)
         if self._owner.kind is QueueKind.BATCH:
@@ -78,7 +92,7 @@ class CompositeReads:
         self, manifest: Manifest, offset: int, count: int, is_cancelled: IsCancelled
     ) -> bytes:
         end = min(offset + count, manifest.end_offset)
-        found = bytearray(PRE_BLANK * (end - offset))
+        result = bytearray(PRE_BLANK * (end - offset))
         size = QUEUE_UNIT.size
         for entry in self._owner.reader.chunks.chunks_from(offset, manifest):
             if entry.first_offset >= end or is_cancelled():
@@ -89,37 +103,35 @@ class CompositeReads:
             if first < last:
                 begin = (first - entry.units_offset) * size
                 part = units[begin : begin + (last - first) * size]
-                found[(first - offset) * size : (last - offset) * size] = part
+                result[(first - offset) * size : (last - offset) * size] = part
         for start, stop in self._deleted(manifest).overlapping(offset, end):
             first, last = max(start, offset), min(stop, end)
-            found[(first - offset) * size : (last - offset) * size] = PRE_BLANK * (last - first)
-        return bytes(found)
+            result[(first - offset) * size : (last - offset) * size] = PRE_BLANK * (last - first)
+        return bytes(result)
 
     def _batch_units(
         self, manifest: Manifest, offset: int, count: int, is_cancelled: IsCancelled
     ) -> bytes:
-        found: list[bytes] = []
+        units: list[bytes] = []
         deleted = self._deleted(manifest)
         for entry in self._owner.reader.chunks.chunks_from(offset, manifest):
-            if len(found) >= count or is_cancelled():
+            if len(units) >= count or is_cancelled():
                 break
             for row in self._rows(entry, offset):
-                if len(found) < count and _is_live(row, manifest, deleted):
-                    found.append(row.unit)
-        if not found:
+                if len(units) < count and _is_live(row, manifest, deleted):
+                    units.append(row.unit)
+        if not units:
             raise BadRequestError(
                 f"{self._owner.shard.name!r}: the tier has no message from offset {offset} on"
             )
-        return b"".join(found)
+        return b"".join(units)
 
     def data(self, position: int, length: int, is_cancelled: IsCancelled = never) -> bytes:
         """Return bytes of the tiered log, across chunks."""
         if not 1 <= length <= DATA_SIZE_MAX:
-            raise BadRequestError(
-                f"length is {length}; between 1 and {DATA_SIZE_MAX} bytes are read at a time"
-            )
+            raise BadRequestError(f"length is {length}; it must be between 1 and {DATA_SIZE_MAX}")
         manifest = self._manifest()
-        found: list[bytes] = []
+        parts: list[bytes] = []
         end, is_live = position + length, False
         entries = self._owner.reader.chunks.chunks_from(manifest.start_offset, manifest)
         for entry in entries:
@@ -128,14 +140,14 @@ class CompositeReads:
                 break
             if entry.position <= position < stop:
                 part, has_live = self._live_bytes(manifest, entry, position, min(end, stop))
-                found.append(part)
+                parts.append(part)
                 is_live = is_live or has_live
                 position += len(part)
         if position < end or not is_live:
             raise BadRequestError(
                 f"{self._owner.shard.name!r}: the tiered log has no live message at byte {position}"
             )
-        return b"".join(found)
+        return b"".join(parts)
 
     def _live_bytes(
         self, manifest: Manifest, entry: ChunkEntry, start: int, end: int
@@ -158,10 +170,10 @@ class CompositeReads:
                 dead.append((first - start, stop - start))
         if not is_live:
             return bytes(end - start), False
-        found = bytearray(self._bytes(entry, start, end - start))
+        data = bytearray(self._bytes(entry, start, end - start))
         for first, stop in dead:
-            found[first:stop] = bytes(stop - first)
-        return bytes(found), True
+            data[first:stop] = bytes(stop - first)
+        return bytes(data), True
 
     def offset_by_time(self, timestamp_ms: int, boundary: BoundaryType) -> int:
         """Return the first offset that is not older (lower), or the last one that is not younger
@@ -188,27 +200,27 @@ class CompositeReads:
             rows = list(self._rows(entry, max(entry.units_offset, manifest.start_offset)))
             for row in reversed(rows):
                 inner = range(max(row.first, manifest.start_offset), min(row.end, offset))
-                for each in reversed(inner):
-                    if each not in deleted:
-                        return each
+                for candidate in reversed(inner):
+                    if candidate not in deleted:
+                        return candidate
         return None
 
     # Parts
 
     def _manifest(self) -> Manifest:
-        found = self._owner.current()
-        if found is None or not found.initialized:
+        manifest = self._owner.current()
+        if manifest is None or not manifest.initialized:
             raise BadRequestError(f"the tier holds nothing of {self._owner.shard.name!r}")
-        return found
+        return manifest
 
     def _checked(self, offset: int) -> Manifest:
-        found = self._manifest()
-        if not found.start_offset <= offset < found.end_offset:
+        manifest = self._manifest()
+        if not manifest.start_offset <= offset < manifest.end_offset:
             raise BadRequestError(
                 f"offset {offset} of {self._owner.shard.name!r} is not in the tier, which holds "
-                f"[{found.start_offset}, {found.end_offset})"
+                f"[{manifest.start_offset}, {manifest.end_offset})"
             )
-        return found
+        return manifest
 
     def _deleted(self, manifest: Manifest) -> DeletedRanges:
         return self._owner.reader.deleted(manifest)
@@ -229,8 +241,8 @@ class CompositeReads:
     def _bytes(self, entry: ChunkEntry, position: int, size: int) -> bytes:
         offsets = (entry.first_offset, entry.end_offset)
         fetched = self._owner.reader.chunks.fetch(entry, position, position + size, offsets)
-        at = position - fetched.position
-        return bytes(fetched.data[at : at + size])
+        start = position - fetched.position
+        return bytes(fetched.data[start : start + size])
 
 
 def _is_live(row: _Row, manifest: Manifest, deleted: DeletedRanges) -> bool:

@@ -32,7 +32,9 @@ class FlatFile:
         """`base_offset` is where the first segment will begin when there is none yet."""
         self.path: Final = path
         self.type: Final = type_
-        self._segments: list[FileSegment] = sorted(segments, key=lambda one: one.base_offset)
+        self._segments: list[FileSegment] = sorted(
+            segments, key=lambda segment: segment.base_offset
+        )
         self._make: Final = make
         self._base_offset = base_offset
         self._lock: Final = threading.Lock()
@@ -59,15 +61,15 @@ class FlatFile:
     def _waiting(self) -> list[FileSegment]:
         """Return the segments that hold something back. They are committed in order, so that these
         are the last ones."""
-        found: list[FileSegment] = []
+        waiting: list[FileSegment] = []
         with self._lock:
             for segment in reversed(self._segments):
                 if segment.commit_position < segment.append_position:
-                    found.append(segment)
+                    waiting.append(segment)
                 elif segment.append_position > 0:
                     break
-        found.reverse()
-        return found
+        waiting.reverse()
+        return waiting
 
     @property
     def segments(self) -> list[FileSegmentMetadata]:
@@ -109,16 +111,16 @@ class FlatFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return committed bytes, across segments."""
-        found: list[bytes] = []
+        parts: list[bytes] = []
         while size:
             segment = self._segment_at(offset)
             part = min(size, segment.base_offset + segment.commit_position - offset)
             if part <= 0:
                 raise BadRequestError(f"{self.path}: {offset} is not committed yet")
-            found.append(segment.read(offset - segment.base_offset, part))
+            parts.append(segment.read(offset - segment.base_offset, part))
             offset += part
             size -= part
-        return b"".join(found)
+        return b"".join(parts)
 
     def _segment_at(self, offset: int) -> FileSegment:
         for segment in reversed(self._segments):

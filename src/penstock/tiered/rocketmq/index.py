@@ -34,19 +34,23 @@ def lookup_index(path: str, data: bytes, text: str) -> list[IndexHit]:
         raise CorruptionError(path, position=0, reason="the index file is cut short")
     magic, begin_ms, _, _, items = _HEAD.unpack_from(data)
     if magic != MAGIC_UPLOADED:
-        raise CorruptionError(path, position=0, reason=f"the magic is {magic:#010x}")
+        raise CorruptionError(
+            path, position=0, reason=f"the magic is {magic:#010x}, not {MAGIC_UPLOADED:#010x}"
+        )
     left = len(data) - _HEAD.size - items * _ITEM.size
     if items < 0 or left <= 0 or left % _SLOT.size:
-        raise CorruptionError(path, position=24, reason=f"{items} items do not fit")
+        raise CorruptionError(path, position=24, reason=f"{items} items do not fit into the file")
     slots = left // _SLOT.size
     hashed = index_hash(java_hash(text))
-    at, size = _SLOT.unpack_from(data, _HEAD.size + hashed % slots * _SLOT.size)
-    if at < 0 or size <= 0:
+    start, size = _SLOT.unpack_from(data, _HEAD.size + hashed % slots * _SLOT.size)
+    if start < 0 or size <= 0:
         return []
-    if at + size > len(data) or size % _ITEM.size:
-        raise CorruptionError(path, position=at, reason="a slot points out of the file")
+    if start + size > len(data) or size % _ITEM.size:
+        raise CorruptionError(path, position=start, reason="a slot points out of the file")
     hits = []
-    for found, topic, queue, position, length, seconds in _ITEM.iter_unpack(data[at : at + size]):
-        if found == hashed:
+    for item_hash, topic, queue, position, length, seconds in _ITEM.iter_unpack(
+        data[start : start + size]
+    ):
+        if item_hash == hashed:
             hits.append(IndexHit(topic, queue, position, length, begin_ms + seconds * 1000))
     return hits

@@ -55,8 +55,8 @@ class RocksDbMetadataStore:
             self._database[_MAX_ID] = max_topic_id.to_bytes(8, "big")
 
     def get_topic(self, topic: str) -> TopicMetadata | None:
-        found = self._database.get(_topic_key(topic))
-        return None if found is None else _topics.decode(found)
+        row = self._database.get(_topic_key(topic))
+        return None if row is None else _topics.decode(row)
 
     def iterate_topic(self, callback: Callable[[TopicMetadata], None]) -> None:
         for row in self._rows(b"t"):
@@ -64,9 +64,9 @@ class RocksDbMetadataStore:
 
     def add_topic(self, topic: str, reserve_time: int) -> TopicMetadata:
         with self._lock:
-            found = self.get_topic(topic)
-            if found is not None:
-                return found
+            topic_row = self.get_topic(topic)
+            if topic_row is not None:
+                return topic_row
             number = int.from_bytes(self._database.get(_MAX_ID) or b"", "big") + 1
             added = TopicMetadata(
                 topic_id=number,
@@ -93,10 +93,10 @@ class RocksDbMetadataStore:
 
     def _change_topic(self, topic: str, field: str, value: int) -> None:
         with self._lock:
-            found = self.get_topic(topic)
-            if found is None:
+            known = self.get_topic(topic)
+            if known is None:
                 raise BadRequestError(f"the tier's metadata has no topic {topic!r}")
-            changed = {**msgspec.structs.asdict(found), field: value}
+            changed = {**msgspec.structs.asdict(known), field: value}
             changed["update_ms"] = self._clock.now_ms()
             self._database[_topic_key(topic)] = msgspec.msgpack.encode(changed)
 
@@ -107,15 +107,15 @@ class RocksDbMetadataStore:
         with self._lock:
             batch = WriteBatch(raw_mode=True)
             batch.delete(_topic_key(topic))
-            for each in queues:
-                self._delete_queue(batch, each.queue)
+            for row in queues:
+                self._delete_queue(batch, row.queue)
             self._database.write(batch)
 
     # Queues
 
     def get_queue(self, queue: ShardId) -> QueueMetadata | None:
-        found = self._database.get(_queue_key(queue))
-        return None if found is None else _queues.decode(found)
+        row = self._database.get(_queue_key(queue))
+        return None if row is None else _queues.decode(row)
 
     def iterate_queue(self, topic: str, callback: Callable[[QueueMetadata], None]) -> None:
         for row in self._rows(b"q" + topic_prefix(topic).encode()):
@@ -124,16 +124,16 @@ class RocksDbMetadataStore:
     def add_queue(self, queue: ShardId, base_offset: int) -> QueueMetadata:
         self.add_topic(queue.topic, NO_RESERVE_TIME)
         with self._lock:
-            found = self.get_queue(queue)
-            if found is None:
-                found = QueueMetadata(
+            known = self.get_queue(queue)
+            if known is None:
+                known = QueueMetadata(
                     queue=queue,
                     min_offset=base_offset,
                     max_offset=base_offset,
                     update_ms=self._clock.now_ms(),
                 )
-                self._database[_queue_key(queue)] = msgspec.msgpack.encode(found)
-            return found
+                self._database[_queue_key(queue)] = msgspec.msgpack.encode(known)
+            return known
 
     def update_queue(self, metadata: QueueMetadata) -> None:
         changed = msgspec.structs.replace(metadata, update_ms=self._clock.now_ms())
@@ -158,8 +158,8 @@ class RocksDbMetadataStore:
     # File segments
 
     def get_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata | None:
-        found = self._database.get(_segment_key(segment))
-        return None if found is None else _segments.decode(found)
+        row = self._database.get(_segment_key(segment))
+        return None if row is None else _segments.decode(row)
 
     def iterate_file_segment(
         self,
@@ -168,9 +168,9 @@ class RocksDbMetadataStore:
         queue: ShardId | None = None,
     ) -> None:
         for row in self._rows(b"s" if queue is None else _segments_key(queue)):
-            found = _segments.decode(row)
-            if type_ is None or found.type is type_:
-                callback(found)
+            segment = _segments.decode(row)
+            if type_ is None or segment.type is type_:
+                callback(segment)
 
     def update_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata:
         updated = msgspec.structs.replace(segment, update_ms=self._clock.now_ms())
@@ -207,13 +207,13 @@ class RocksDbMetadataStore:
         return (value for _, value in self._items(prefix))
 
     def _items(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        found: list[tuple[bytes, bytes]] = []
+        items: list[tuple[bytes, bytes]] = []
         for key, value in self._database.items(from_key=prefix or b"\x00"):
             assert isinstance(key, bytes), "the database is opened in raw mode"
             if not key.startswith(prefix):
                 break
-            found.append((key, bytes(value)))
-        return found
+            items.append((key, bytes(value)))
+        return items
 
 
 def _topic_key(topic: str) -> bytes:

@@ -8,7 +8,7 @@ RocketMQ rewrites the position of a record and leaves its `__CRC32#` as it was, 
 identity and the body's checksum can be checked in what it wrote; in what is written here, the
 record's checksum follows the position.
 
-What is written are queues of simple topics: records and units. Batches are refused; index files
+What is written are queues of simple topics: records and units. Batches are rejected; index files
 and RocketMQ's own metadata (`tieredStoreMetadata.json`) are not written. Files grow, and one writer
 at a time may use them: nothing here keeps a second one away.
 """
@@ -37,7 +37,7 @@ from penstock.platform.disk import Disk
 from penstock.platform.local_disk import LocalDisk
 from penstock.record import ShardId, StoredRecord
 from penstock.tiered.rocketmq.append_result import AppendResult
-from penstock.tiered.rocketmq.composite_access import request_of
+from penstock.tiered.rocketmq.composite_access import decode_message, request_of
 from penstock.tiered.rocketmq.file_segment import FileSegment, FileSegmentMetadata, FileSegmentType
 from penstock.tiered.rocketmq.flat_file import FlatFile
 from penstock.tiered.rocketmq.index import IndexHit, lookup_index
@@ -107,7 +107,9 @@ class RocketMqTier:
         self._disk: Final = disk or LocalDisk()
         names = names_in(self._disk, root)
         if not broker and len(names) != 1:
-            raise TierSetupError(f"{url}: name the broker: {', '.join(names) or 'there is none'}")
+            raise TierSetupError(
+                f"{url}: name the broker; the directory holds: {', '.join(names) or 'none'}"
+            )
         self._root: Final = f"{root}/{broker or names[0]}"
 
     def shards(self) -> list[ShardId]:
@@ -226,7 +228,11 @@ class RocketMqQueue:
         position, size, _ = self.unit(offset)
         raw = self.raw_at(position, size)
         if (raw.topic, raw.queue_id, raw.queue_offset) != (*self.shard, offset):
-            raise CorruptionError(self._path, position=position, reason="another record is here")
+            raise CorruptionError(
+                self._path,
+                position=position,
+                reason="the record has another offset or queue",
+            )
         return raw
 
     def raw_at(self, position: int, size: int) -> RawRecord:
@@ -244,37 +250,35 @@ class RocketMqQueue:
         """Return records from `offset` on, ascending, at most up to one that cannot be decoded,
         which raises `UnreadableContentError` when it is the first."""
         first = max(offset, self.min_offset)
-        found: list[StoredRecord] = []
-        for each in range(first, min(first + max_records, self.max_offset)):
-            raw = self.raw(each)
+        records: list[StoredRecord] = []
+        for number in range(first, min(first + max_records, self.max_offset)):
+            raw = self.raw(number)
             try:
-                found.append(self._stored(raw))
+                records.append(self._stored(raw))
             except UnreadableContentError:
-                if not found:
+                if not records:
                     raise
                 break
-        return found
+        return records
 
     def records(self) -> Iterator[StoredRecord]:
         for offset in range(self.min_offset, self.max_offset):
             yield self._stored(self.raw(offset))
 
     def _stored(self, raw: RawRecord) -> StoredRecord:
-        found = stored_from_raw(raw)
-        if isinstance(found, Damage):
-            raise unreadable(self.shard, raw, raw.queue_offset + 1, found.reason)
-        return found
+        stored = stored_from_raw(raw)
+        if isinstance(stored, Damage):
+            raise unreadable(self.shard, raw, raw.queue_offset + 1, stored.reason)
+        return stored
 
     # Writing
 
     def append(self, message: bytes) -> AppendResult:
         """Append a record of a simple queue to commit log and consume queue; `commit` makes both
         durable, the data first. A queue begins with the offset of its first record."""
-        raw = core.decode_raw(message, 0, 0, False)
-        if isinstance(raw, Damage) or raw.size != len(message):
-            raise BadRequestError("not exactly one record of a commit log")
+        raw = decode_message(message)
         if (raw.topic, raw.queue_id) != self.shard or raw.sys_flag & 128:
-            raise BadRequestError(f"no record of the simple queue {self.shard.name!r}")
+            raise BadRequestError(f"not a record of the simple queue {self.shard.name!r}")
         self.consume_queue.init_offset(raw.queue_offset * QUEUE_UNIT.size)
         if raw.queue_offset * QUEUE_UNIT.size != self.consume_queue.append_offset:
             return AppendResult.OFFSET_INCORRECT

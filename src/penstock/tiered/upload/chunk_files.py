@@ -78,10 +78,10 @@ class ChunkFiles:
 
     def describe(self, manifest: Manifest) -> list[FileSegmentMetadata]:
         """Return the segments that a manifest speaks of, sealed ones first."""
-        found = [self._describe(segment) for segment in manifest.segments]
+        segments = [self._describe(segment) for segment in manifest.segments]
         if manifest.chunks:
-            found.append(self._describe_open(manifest.chunks))
-        return found
+            segments.append(self._describe_open(manifest.chunks))
+        return segments
 
     def _describe(self, segment: SegmentEntry) -> FileSegmentMetadata:
         return FileSegmentMetadata(

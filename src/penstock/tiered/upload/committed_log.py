@@ -50,11 +50,11 @@ class LsoBoundedLog:
 
     def bounds(self, shard: ShardId) -> Bounds:
         # The end first: a transaction with records before it is in the limits by now.
-        found = self._log.bounds(shard)
+        bounds = self._log.bounds(shard)
         stable = self._limits().stable_until(shard.name)
-        if stable is None or stable >= found.commit:
-            return found
-        return replace(found, commit=Offset(max(stable, int(found.earliest))))
+        if stable is None or stable >= bounds.commit:
+            return bounds
+        return replace(bounds, commit=Offset(max(stable, int(bounds.earliest))))
 
     def state(self, shard: ShardId) -> ShardState:
         return self._log.state(shard)
@@ -94,5 +94,5 @@ def _decoded(message: bytes) -> RawRecord:
 
 
 def _first_offset(raw: RawRecord) -> int:
-    found = inner_range(lookup(raw.properties))
-    return raw.queue_offset if found is None else found[0]
+    inner = inner_range(lookup(raw.properties))
+    return raw.queue_offset if inner is None else inner[0]

@@ -39,7 +39,7 @@ from penstock.tiered.upload.committed_log import first_offset
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 LEASE_RETRY_S: Final = 5.0
-"""How often a shard is looked at again that another uploader has, who may have been killed."""
+"""How often the lease of a shard is requested again that another uploader holds."""
 ENTRIES_PER_STEP: Final = 8192
 """Queue entries whose lengths one step adds up, at most."""
 CHUNKS_PER_COMMIT: Final = 8
@@ -160,11 +160,11 @@ class TieredDispatcher:
 
     def _schedule(self, shard: ShardId, size: int) -> None:
         with self._lock:
-            found = self._pending.get(shard)
-            if found is None:
-                found = self._pending[shard] = _Pending(since=self._clock.monotonic())
-            found.size += size
-            due = found.size >= self._tiers.chunk_size_of(shard)
+            pending = self._pending.get(shard)
+            if pending is None:
+                pending = self._pending[shard] = _Pending(since=self._clock.monotonic())
+            pending.size += size
+            due = pending.size >= self._tiers.chunk_size_of(shard)
         if due:
             self._wake.set()
 
@@ -173,14 +173,14 @@ class TieredDispatcher:
     def run_once(self, *, force: bool = False) -> int:
         """Upload every shard that is due, with `force` all that lag; return how many were."""
         done: set[ShardId] = set()
-        while (shard := self._take_due(done, force=force)) is not None:
+        while (shard := self._next_due(done, force=force)) is not None:
             done.add(shard)
             self._upload_one(shard)
         return len(done)
 
     def upload_all(self) -> dict[str, str]:
         """Bring every shard that this node uploads up to what is committed now; wait for uploads
-        under way. Return by name what failed, and why; that is tried again later."""
+        that run. Return by name what failed, and why; that is tried again later."""
         failed: dict[str, str] = {}
         for shard in self._own_shards():
             try:
@@ -199,7 +199,7 @@ class TieredDispatcher:
                 self.when_idle()
                 self._clock.wait(self._wake, _IDLE_S)
 
-    def _take_due(self, done: set[ShardId], *, force: bool) -> ShardId | None:
+    def _next_due(self, done: set[ShardId], *, force: bool) -> ShardId | None:
         now = self._clock.monotonic()
         with self._lock:
             for shard, pending in self._pending.items():
@@ -296,8 +296,8 @@ class TieredDispatcher:
             if flat is None:
                 return None
             # What another has uploaded only the tier itself knows.
-            found = flat.current() if self._is_own(shard) else flat.refresh()
-            if found is None or not found.initialized:
+            manifest = flat.current() if self._is_own(shard) else flat.refresh()
+            if manifest is None or not manifest.initialized:
                 return 0
             sync_deleted(self._store, flat)
         except Exception:  # noqa: BLE001 - else no shard's log would be looked after
@@ -309,7 +309,7 @@ class TieredDispatcher:
             self._pending.pop(shard, None)
 
     def stop(self) -> None:
-        """End after the chunks under way; the rest is uploaded after the next start."""
+        """Stop after the chunks in flight; the rest is uploaded after the next start."""
         self._stopping = True
         self._wake.set()
         for thread in self._threads:
@@ -349,13 +349,13 @@ def upload_shard(store: CommittedLog, flat: CompositeFlatFile) -> int:
 def _append(flat: CompositeFlatFile, run: bytes) -> None:
     """Append a run of records; a chunk that is full begins its way to the tier."""
     while run:
-        taken = flat.append_range(run)
-        if taken == 0:
+        size = flat.append_range(run)
+        if size == 0:
             _stage(flat)
-            taken = _append_first(flat, run)
-        elif taken < len(run):
+            size = _append_first(flat, run)
+        elif size < len(run):
             _stage(flat)
-        run = run[taken:]
+        run = run[size:]
 
 
 def _stage(flat: CompositeFlatFile) -> None:
@@ -371,7 +371,7 @@ def _append_first(flat: CompositeFlatFile, run: bytes) -> int:
         raise StaleWriteError(f"{flat.shard.name!r} was truncated during its upload")
     if result is AppendResult.WRONG_QUEUE:
         raise CorruptionError(
-            flat.shard.name, position=0, reason="the log gave a record of another queue"
+            flat.shard.name, position=0, reason="the log returned a record of another queue"
         )
     if result is not AppendResult.SUCCESS:
         raise ClosedError(f"the tier of {flat.shard.name!r} was closed")
@@ -380,11 +380,11 @@ def _append_first(flat: CompositeFlatFile, run: bytes) -> int:
 
 def sync_deleted(store: CommittedLog, flat: CompositeFlatFile) -> None:
     """Let the manifest know what was deleted in the log after it was uploaded."""
-    found = flat.current()
-    if found is None:
+    manifest = flat.current()
+    if manifest is None:
         return
     state = store.state(flat.shard)
-    begin = max(found.start_offset, int(store.bounds(flat.shard).earliest))
-    ranges = state.deleted_between(begin, found.end_offset)
+    begin = max(manifest.start_offset, int(store.bounds(flat.shard).earliest))
+    ranges = state.deleted_between(begin, manifest.end_offset)
     if ranges:
         flat.upkeep.delete_ranges(ranges)

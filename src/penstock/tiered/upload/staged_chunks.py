@@ -1,4 +1,4 @@
-"""Chunks of one shard that were put, or are on their way, and that its manifest does not list yet.
+"""Chunks of one shard that were put, or are in flight, and that its manifest does not list yet.
 
 A power cut or a lost lease leaves them as objects that nothing refers to. They are listed within
 half of the grace period: the garbage collector may take older ones for orphans.
@@ -68,7 +68,7 @@ class StagedChunks:
 
     @contextmanager
     def concurrently(self) -> Iterator[None]:
-        """Let `put` return while chunks are on their way, a few at a time; `wait` waits for them
+        """Let `put` return while chunks are in flight, a few at a time; `wait` waits for them
         and raises what failed."""
         self._put = self._window.put
         try:
@@ -101,5 +101,5 @@ class StagedChunks:
         self.next_offset = next_offset
 
     def abandon(self) -> None:
-        """Wait for what is on its way, whatever becomes of it."""
+        """Wait for the chunks in flight and ignore their outcome."""
         self._window.abandon()

@@ -1,4 +1,4 @@
-"""Puts of immutable objects that are on their way at the same time, a few at most.
+"""Concurrent puts of immutable objects, a few at most.
 
 Nothing refers to an object before `wait` has returned, so the order in which they arrive does not
 matter. Threads live from the first `put` to the next `wait`: a node has many shards, and few of
@@ -22,7 +22,7 @@ class UploadWindow:
         self._under_way: deque[Future[None]] = deque()
 
     def put(self, key: str, data: bytes) -> None:
-        """Begin to put an object; wait for the oldest when too many are on their way. Raises what
+        """Begin to put an object; wait for the oldest when too many are in flight. Raises what
         went wrong with that one. One at a time needs no thread."""
         if self._size == 1:
             self._provider.put_if_absent(key, data)
@@ -35,7 +35,7 @@ class UploadWindow:
         self._under_way.append(self._executor.submit(self._provider.put_if_absent, key, data))
 
     def wait(self) -> None:
-        """Return when all are there; raise the first error, when none is on its way any more."""
+        """Return when all are there; raise the first error when none is in flight any more."""
         executor, self._executor = self._executor, None
         waiting, self._under_way = self._under_way, deque()
         if executor is not None:
@@ -44,7 +44,7 @@ class UploadWindow:
             future.result()
 
     def abandon(self) -> None:
-        """Wait for what is on its way, whatever becomes of it."""
+        """Wait for the puts in flight and ignore their outcome."""
         executor, self._executor = self._executor, None
         self._under_way.clear()
         if executor is not None:
