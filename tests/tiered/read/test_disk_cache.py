@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from penstock.testing import FOREVER, FaultyDisk
+from penstock.testing.faults import Operation
 from penstock.tiered.read.disk_cache import DiskCache
 
 PART = bytes(range(250)) * 40
@@ -29,9 +30,9 @@ def test_a_cache_serves_nothing_from_before_a_power_cut(seed: int) -> None:
 
 
 @pytest.mark.parametrize("operation", ["replace", "make_directory"])
-def test_a_cache_that_cannot_write_is_an_empty_one(operation: str) -> None:
+def test_a_cache_that_cannot_write_is_an_empty_one(operation: Operation) -> None:
     disk = FaultyDisk()
-    disk.fail(operation, "*", errno.EACCES, times=FOREVER)  # type: ignore[arg-type]  # a literal
+    disk.fail(operation, "*", errno.EACCES, times=FOREVER)
     cache = open_cache(disk)
     cache.put("chunk", 0, PART)
     assert cache.get("chunk", 0, len(PART)) is None
