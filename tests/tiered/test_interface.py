@@ -54,6 +54,7 @@ def test_a_store_without_a_tier_loads_no_client_of_object_stores(tmp_path: Path)
         "obstore",
         "penstock.tiered.admin",
         "penstock.tiered.catalog.restore",
+        "penstock.tiered.composite_flat_file",
         "penstock.tiered.maintenance.repair",
         "penstock.tiered.providers.object_store",
         "penstock.tiered.rocketmq.tier",

@@ -37,7 +37,6 @@ from penstock.errors import BadRequestError, CorruptionError, SetupError
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.tiered.chunk.shard_manifest import LeaseLostError
-from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.index_service import IndexService
 from penstock.tiered.maintenance.cold_deletes import (
     delete_key,
@@ -56,6 +55,8 @@ from penstock.tiered.upload.dispatcher import TieredDispatcher
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
 
 _FAR: Final = 1 << 60
 _log: Final = get_logger(__name__)

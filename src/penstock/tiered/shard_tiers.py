@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -12,13 +12,15 @@ from penstock.errors import SetupError, TierUnavailableError
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.disk import Disk
 from penstock.record import ShardId
-from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.damage import DamageReports
 from penstock.tiered.providers import TierProvider
 from penstock.tiered.read.fetcher import Fetcher, FetchSettings
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata
 from penstock.tiered.rocketmq.metadata_store import TieredMetadataStore
+
+if TYPE_CHECKING:
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
 
 _CHUNK_SIZES: Final = (4096, 1 << 30)
 
@@ -94,6 +96,9 @@ class ShardTiers:
     def _make(
         self, shard: ShardId, config: ShardConfig, tiering: ShardTiering
     ) -> CompositeFlatFile:
+        # Here, so that a store without a tier does not load it.
+        from penstock.tiered.composite_flat_file import CompositeFlatFile
+
         url = tiering.url or self.config.url
         provider, fetcher = self._open(url)
         return CompositeFlatFile(

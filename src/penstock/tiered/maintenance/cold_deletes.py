@@ -5,11 +5,15 @@ callers each record counts for one."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.codec.format import RawRecord
 from penstock.codec.select import core
 from penstock.engine.segment import inner_count, transaction_records_in
-from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.read.tier_query import TierQuery
+
+if TYPE_CHECKING:
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
 
 
 def delete_key(flat: CompositeFlatFile, key: bytes, until: int) -> int:

@@ -10,7 +10,7 @@ rewrite_segments    sealed segments, and single chunks of the open one, with eno
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.codec.deleted_ranges import DeletedRanges
 from penstock.codec.format import BATCH_UNIT, QUEUE_UNIT
@@ -30,11 +30,13 @@ from penstock.tiered.chunk.chunk import (
     key_hash,
 )
 from penstock.tiered.chunk.manifest import Manifest, SegmentEntry, describe_segment
-from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.object_names import chunk_name
 from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.read.chunk_stream import FetchedChunk
 from penstock.tiered.upload.relocate import relocate_record
+
+if TYPE_CHECKING:
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
 
 DEAD_RATIO_MIN: Final = 0.5
 _log: Final = get_logger(__name__)

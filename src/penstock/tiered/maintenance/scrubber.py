@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -17,10 +17,12 @@ from penstock.errors import CorruptionError, NotSupportedError
 from penstock.record import ShardId
 from penstock.tiered.chunk.chunk import ChunkEntry
 from penstock.tiered.chunk.chunk_access import OldManifestError
-from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.shard_tiers import ShardTiers
+
+if TYPE_CHECKING:
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
 
 
 class ScrubReport(Struct):

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -18,7 +18,6 @@ from penstock.engine.contract import FOREVER_MS, ShardConfig
 from penstock.errors import CorruptionError, NotSupportedError, StoreError
 from penstock.platform.log import get_logger
 from penstock.record import ShardId
-from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.compaction import rewrite_segments
 from penstock.tiered.maintenance.scrubber import Scrubber
@@ -26,6 +25,9 @@ from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.object_names import parse_manifest_key
 from penstock.tiered.providers.contract import TierProvider, remove_leftovers
 from penstock.tiered.shard_tiers import ShardTiers
+
+if TYPE_CHECKING:
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
 
 _log: Final = get_logger(__name__)
 
@@ -120,6 +122,9 @@ class TierUpkeep:
 
     def _remove_dead(self, report: TierReport, provider: TierProvider) -> None:
         """Remove what deleted topics and interrupted uploads left, after their grace period."""
+        # Here, so that a store without a tier does not load it.
+        from penstock.tiered.composite_flat_file import CompositeFlatFile
+
         with closing(self._tiers.config.fetcher(provider)) as fetcher:
             for shard in shards_in(provider):
                 flat = CompositeFlatFile(
@@ -189,6 +194,8 @@ def flat_files_of(
 ) -> Iterator[CompositeFlatFile]:
     """Yield a flat file, for reading and upkeep, of every shard in a tier, or of one. With a list
     for what is `unreadable`, shards whose manifest is damaged are passed over and noted there."""
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
+
     fetcher = config.fetcher(provider)
     try:
         for shard in shards_in(provider):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.codec.deleted_ranges import DeletedRanges
 from penstock.codec.format import FLAG_INNER_BATCH, KAFKA, RECORD_HEAD, Damage
@@ -11,8 +11,10 @@ from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
 from penstock.engine.contract import BatchPage, ForeignBatch
 from penstock.errors import CorruptionError
-from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.read.tier_query import TierQuery
+
+if TYPE_CHECKING:
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
 
 _BATCHES_PER_READ: Final = 1024
 _POSITION_AT: Final = RECORD_HEAD.position_of("position")

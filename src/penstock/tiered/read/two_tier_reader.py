@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.codec.validation import INT64_MAX, INT64_MIN
 from penstock.engine.contract import BatchPage
 from penstock.engine.segment import SegmentStore
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import ShardId, StoredRecord
-from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.read.cold_batches import read_cold_batches
 from penstock.tiered.read.tier_query import TierQuery
 from penstock.tiered.shard_tiers import ShardTiers
+
+if TYPE_CHECKING:
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
 
 READ_FAILURES: Final = (CorruptionError, UnreadableContentError)
 """Why a read ends before a record."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
@@ -30,11 +30,13 @@ from penstock.errors import (
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.log import get_logger
 from penstock.record import ShardId
-from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.rocketmq.append_result import AppendResult
 from penstock.tiered.shard_tiers import ShardTiers
 from penstock.tiered.upload.committed_log import first_offset
+
+if TYPE_CHECKING:
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
 
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
