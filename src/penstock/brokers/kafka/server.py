@@ -14,14 +14,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from prometheus_client import CollectorRegistry
+
+from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.brokers.kafka.apis import register_all, serve_data
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.dispatch import Dispatcher
+from penstock.brokers.kafka.metrics import KafkaMetrics
 from penstock.brokers.kafka.network.connection import Connection
 from penstock.brokers.kafka.network.receive_buffer import SHARED_SIZE, ReceiveBuffer
+from penstock.codec.select import native_only
 from penstock.errors import SetupError
+from penstock.meta.client import MetaClient
+from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.platform.addresses import bare_host, resolve, with_port
+from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
+from penstock.settings import Settings
 
 BACKLOG: Final = 1024
 ACCEPTED_AT_ONCE: Final = 64
@@ -235,3 +244,18 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+def start_server(
+    drivers: StorageDriverManager,
+    meta: MetaClient,
+    clock: Clock,
+    settings: Settings,
+    registry: CollectorRegistry | None = None,
+    coordinators: GroupCoordinators | None = None,
+) -> KafkaServer:
+    """Serve Kafka clients until `close` is called on the result; `registry` gets the metrics. Raise
+    `NotSupportedError` without the native extension."""
+    native_only()
+    broker = KafkaBroker(drivers, meta, clock, settings, KafkaMetrics(registry), coordinators)
+    return KafkaServer(broker, bare_host(settings.server.host))

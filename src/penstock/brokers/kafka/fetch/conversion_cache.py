@@ -1,8 +1,8 @@
-"""Batches that were made of records of other doors, kept for the next consumer that asks.
+"""A cache of batches that the server built from records, for the next consumer that reads them.
 
-A batch is good as long as its records are: what is written never changes, and everything that could
-take a record away changes the state of its shard (`state_of`). Batches with records that expire by
-themselves are not kept. The oldest in use go when there are too many bytes.
+An entry is valid while the state of its shard (`Converted.state`) is the same: written records
+never change, and every removal of records changes that state. Batches with records that have an
+expiry time are not cached. The least recently used ones are evicted when there are too many bytes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from typing import Final, NamedTuple
-
-from penstock.engine.routing.storage_cache import ShardEntry
 
 OVERHEAD: Final = 400
 """Bytes that an entry takes besides its batch, about."""
@@ -29,13 +27,6 @@ class Converted(NamedTuple):
     state: object
     batch: bytes
     next_offset: int
-
-
-def state_of(entry: ShardEntry) -> object:
-    """Return something that is equal as long as nothing was taken away from a shard; to be asked
-    for before its records are read."""
-    epoch = None if entry.meta is None else entry.meta.leader_epoch
-    return entry.removals, epoch, entry.offline
 
 
 class ConversionCache:

@@ -9,11 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fetch.conversion_cache import (
-    Converted,
-    ConvertedKey,
-    state_of,
-)
+from penstock.brokers.kafka.fetch.conversion_cache import Converted, ConvertedKey
 from penstock.brokers.kafka.fetch.request import FetchPartition
 from penstock.brokers.kafka.fetch.response import FetchedPartition, empty_response
 from penstock.brokers.kafka.metadata.partitions import Partition
@@ -192,7 +188,7 @@ class PartitionReader:
         """Convert records, or the undeleted rest of the batch `body`, to one batch."""
         header = self._tag_header if partition.tag_header is None else partition.tag_header
         key = ConvertedKey(partition.shard, offset, header, bool(body))
-        state = state_of(partition.entry)
+        state = _removal_state(partition)
         kept = self._conversion_cache.find(key, state, until, max_size)
         if kept is not None:
             return BatchPage([kept.batch], len(kept.batch), kept.next_offset)
@@ -211,3 +207,10 @@ class PartitionReader:
         if all(one.expires_at_ms is None for one in records):
             self._conversion_cache.add(key, Converted(state, batch, next_offset))
         return BatchPage([batch], len(batch), next_offset)
+
+
+def _removal_state(partition: Partition) -> object:
+    """Return a value that changes when records are removed; call it before reading the records."""
+    entry = partition.entry
+    epoch = None if entry.meta is None else entry.meta.leader_epoch
+    return entry.removals, epoch, entry.offline
