@@ -194,7 +194,7 @@ def _skip_tags(request: memoryview, position: int) -> int:
     cursor = Cursor(request, position)
     for _ in range(cursor.varint()):
         cursor.varint()
-        cursor.take(cursor.varint())
+        cursor.read_bytes(cursor.varint())
     return cursor.position
 
 

@@ -99,7 +99,7 @@ class KafkaMetrics(Collector):
         latency.seconds += seconds
 
     def count_errors(self, key: int, codes: Iterable[int]) -> None:
-        """Count the error codes of a response; 0 is none."""
+        """Count the error codes of a response other than 0."""
         for code in codes:
             if code:
                 self._errors[API_NAMES.get(key, UNKNOWN), _code_name(code)] += 1
@@ -143,13 +143,13 @@ class KafkaMetrics(Collector):
             "open connections of Kafka clients",
             value=self.connection_count(),
         )
-        for what, meaning, value in (
+        for name, meaning, value in (
             ("connections_opened", "connections taken", self.connections_opened),
             ("connections_refused", "connections beyond the limit", self.connections_refused),
             ("received_bytes", "bytes from Kafka clients", self.received_bytes),
             ("sent_bytes", "bytes to Kafka clients", self.sent_bytes),
         ):
-            yield CounterMetricFamily(f"penstock_kafka_{what}", meaning, value=value)
+            yield CounterMetricFamily(f"penstock_kafka_{name}", meaning, value=value)
 
 
 def codes_in(response: Mapping[str, object], depth: int = 2) -> list[int]:

@@ -185,7 +185,7 @@ class KafkaServer:
             f"/{peer}",
             buffer,
             self._dispatcher,
-            self._forget,
+            self._remove,
             self._broker.metrics,
         )
         self._broker.metrics.connections_opened += 1
@@ -193,7 +193,7 @@ class KafkaServer:
         connection.last_active = self._loop.time()
         self._connections[number] = connection
 
-    def _forget(self, connection: Connection) -> None:
+    def _remove(self, connection: Connection) -> None:
         self._connections.pop(connection.id, None)
 
     async def _sweep(self) -> None:

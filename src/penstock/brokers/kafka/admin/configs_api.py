@@ -123,7 +123,7 @@ class ConfigsApi:
     # Altering
 
     async def alter(self, _context: RequestContext, request: Fields) -> Response:
-        """The old way: what is not named goes back to its default."""
+        """The older API: settings that are not named return to their defaults."""
         responses: list[Response] = []
         for resource in request.items_of("resources"):
             given = {
@@ -298,7 +298,7 @@ def _pairs(options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
 
 
 def _without_unchanged(options: Mapping[str, object], config: TopicConfig) -> dict[str, object]:
-    """Setting what is fixed to what it is already is allowed: clients send back what they read."""
+    """A fixed setting may be set to its present value: clients send back what they read."""
     changed = dict(options)
     for key in KEYS.values():
         if key.is_fixed and key.option in changed and changed[key.option] == key.show(config):

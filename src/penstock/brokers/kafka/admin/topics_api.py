@@ -78,8 +78,8 @@ class TopicsApi:
             except (StoreError, _RejectedError) as error:
                 responses.append(_not_created(name, error))
         create = partial(self._broker.admin.create_topics, requested, namespace=self._namespace)
-        made = await self._broker.run_blocking(create)
-        outcomes = zip(requested, made, strict=True)
+        topics_or_errors = await self._broker.run_blocking(create)
+        outcomes = zip(requested, topics_or_errors, strict=True)
         done = (self._outcome(new.name, topic) for new, topic in outcomes)
         return {"topics": [next(done) if response is None else response for response in responses]}
 
@@ -129,7 +129,9 @@ class TopicsApi:
             requested = [Fields(name=name) for name in request.texts("topic_names")]
         else:
             requested = request.items_of("topics")
-        return {"responses": await each(lambda topic: self._delete(topic, finder), requested)}
+        return {
+            "responses": await run_for_all(lambda topic: self._delete(topic, finder), requested)
+        }
 
     async def _delete(self, request: Fields, finder: TopicFinder) -> Response:
         name, identifier = request.optional_text("name"), request.uuid("topic_id")
@@ -160,7 +162,7 @@ class TopicsApi:
                 return {"name": name} | _rejected(error)
             return {"name": name, "error_code": ErrorCode.none}
 
-        return {"results": await each(grow, request.items_of("topics"))}
+        return {"results": await run_for_all(grow, request.items_of("topics"))}
 
     async def _grow(self, request: Fields, *, is_dry: bool) -> None:
         name, count = request.text("name"), request.number("count")
@@ -214,7 +216,7 @@ class TopicsApi:
         return driver.delete_records_before(shard_name, Offset(offset))
 
 
-async def each(
+async def run_for_all(
     work: Callable[[Fields], Awaitable[Response]], items: Sequence[Fields]
 ) -> list[Response]:
     """Do `work` for all items, several concurrently, and return its responses in their order.

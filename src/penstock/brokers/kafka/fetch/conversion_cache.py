@@ -39,28 +39,28 @@ class ConversionCache:
         self.hits = 0
 
     def find(self, key: ConvertedKey, state: object, until: int, max_size: int) -> Converted | None:
-        """Return the batch that begins at an offset, if it fits in what is asked for."""
+        """Return the batch that begins at an offset, if it fits into range and size."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is None:
+            converted = self._kept.get(key)
+            if converted is None:
                 return None
-            if found.state != state:
+            if converted.state != state:
                 self._drop(key)
                 return None
-            if found.next_offset > until or len(found.batch) > max_size:
+            if converted.next_offset > until or len(converted.batch) > max_size:
                 return None
             self._kept.move_to_end(key)
             self.hits += 1
-            return found
+            return converted
 
-    def add(self, key: ConvertedKey, made: Converted) -> None:
-        size = len(made.batch) + OVERHEAD
+    def add(self, key: ConvertedKey, converted: Converted) -> None:
+        size = len(converted.batch) + OVERHEAD
         with self._lock:
             if key in self._kept:
                 self._drop(key)
             if size > self._size_max // 4:
                 return
-            self._kept[key] = made
+            self._kept[key] = converted
             self.size += size
             while self.size > self._size_max:
                 self._drop(next(iter(self._kept)))

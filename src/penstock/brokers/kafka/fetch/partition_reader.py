@@ -199,12 +199,12 @@ class PartitionReader:
             max_size=max_size,
             isolation=Isolation.UNCOMMITTED,
         )
-        records = [one for one in records if one.offset < until]
+        records = [record for record in records if record.offset < until]
         if not records:
             return BatchPage([], 0, until)
         batch = batch_of(records, header, transaction_of(body))
         next_offset = records[-1].offset + 1
-        if all(one.expires_at_ms is None for one in records):
+        if all(record.expires_at_ms is None for record in records):
             self._conversion_cache.add(key, Converted(state, batch, next_offset))
         return BatchPage([batch], len(batch), next_offset)
 

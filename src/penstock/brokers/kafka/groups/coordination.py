@@ -39,7 +39,9 @@ def _register_transactions(
     if others is not None:
         participant.is_group_here = others.is_coordinator_of
     coordinator = TransactionCoordinator(broker, broker.meta, index, participant, others)
-    states = [one for one in broker.meta.list_transactions() if one.namespace == broker.namespace]
+    states = [
+        state for state in broker.meta.list_transactions() if state.namespace == broker.namespace
+    ]
     participant.recover(states)
     coordinator.recover(states)
     broker.drivers.serve_transaction_steps(participant.handle)

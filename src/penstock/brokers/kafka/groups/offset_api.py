@@ -109,7 +109,7 @@ class OffsetApi:
         if not self._coordinator.is_here(group_id):
             return {"group_id": group_id, "error_code": ErrorCode.not_coordinator, "topics": ()}
         try:
-            # First: what is pending no more by then is among what was committed.
+            # First: an offset that is no longer pending by then is among the committed ones.
             pending = await self._pending(group_id) if stable else ()
             committed = await self._broker.run_blocking(offsets) if group_id else {}
         except StoreError as error:

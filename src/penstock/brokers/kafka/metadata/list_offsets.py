@@ -36,8 +36,8 @@ class OffsetFinder:
             {
                 "name": topic.text("name"),
                 "partitions": [
-                    await self._respond(topic.text("name"), one, is_committed=is_committed)
-                    for one in topic.items_of("partitions")
+                    await self._respond(topic.text("name"), partition, is_committed=is_committed)
+                    for partition in topic.items_of("partitions")
                 ],
             }
             for topic in request.items_of("topics")
@@ -137,10 +137,12 @@ class OffsetFinder:
         """Find the record with the greatest timestamp: take that of a page, search a later one."""
         low, best = earliest, _NONE
         while low < until:
-            records = [one for one in self._read(handle, Offset(low), _PAGE) if one.offset < until]
+            records = [
+                record for record in self._read(handle, Offset(low), _PAGE) if record.offset < until
+            ]
             if not records:
                 break
-            newest = max(records, key=lambda one: (one.timestamp_ms, -one.offset))
+            newest = max(records, key=lambda record: (record.timestamp_ms, -record.offset))
             if newest.timestamp_ms > best[0]:
                 best = (newest.timestamp_ms, newest.offset)
             # The search by time skips blocks of older records.
@@ -152,8 +154,8 @@ class OffsetFinder:
             {
                 "topic": topic.text("topic"),
                 "partitions": [
-                    self._epoch_end(topic.text("topic"), one)
-                    for one in topic.items_of("partitions")
+                    self._epoch_end(topic.text("topic"), partition)
+                    for partition in topic.items_of("partitions")
                 ],
             }
             for topic in request.items_of("topics")
@@ -171,8 +173,12 @@ class OffsetFinder:
         epoch = requested.number("leader_epoch")
         if epoch > shard.leader_epoch or epoch < 0:
             return response | {"error_code": ErrorCode.none}
-        found, end = handle.driver.epoch_end(handle.entry, epoch)
-        return response | {"error_code": ErrorCode.none, "leader_epoch": found, "end_offset": end}
+        leader_epoch, end = handle.driver.epoch_end(handle.entry, epoch)
+        return response | {
+            "error_code": ErrorCode.none,
+            "leader_epoch": leader_epoch,
+            "end_offset": end,
+        }
 
 
 def register(registry: ApiRegistry, broker: KafkaBroker) -> None:

@@ -47,7 +47,7 @@ class TopicFinder:
         return uuid_of(topic.topic_id)
 
     def by_topic_id(self) -> dict[str, Topic]:
-        return {one.topic_id: one for one in self._cache.list_topics(self._namespace)}
+        return {topic.topic_id: topic for topic in self._cache.list_topics(self._namespace)}
 
 
 def shard_of(topic: Topic | None, partition: int) -> ShardId | None:

@@ -19,7 +19,7 @@ from penstock.platform.log import get_logger
 
 UNSENT_MAX: Final = 1 << 20
 READS_AT_ONCE: Final = 8
-"""Reads of one connection before the others'."""
+"""Reads of one connection before the next is served."""
 
 _log: Final = get_logger(__name__)
 

@@ -67,10 +67,10 @@ class TransactionApi:
         shards: list[ShardId] = []
         is_whole = True
         codes: dict[tuple[str, int], ErrorCode] = {}
-        for one in request.items_of("v3_and_below_topics"):
-            name = one.text("name")
+        for requested in request.items_of("v3_and_below_topics"):
+            name = requested.text("name")
             topic = finder.find_name(name)
-            for number in one.numbers("partitions"):
+            for number in requested.numbers("partitions"):
                 shard = shard_of(topic, number)
                 code = ErrorCode.none if shard else ErrorCode.unknown_topic_or_partition
                 codes[name, number] = code
@@ -82,8 +82,8 @@ class TransactionApi:
             code = await self._try(context, lambda: self._coordinator.enlist(producer, shards))
         else:
             code = ErrorCode.operation_not_attempted
-        for key, found in codes.items():
-            if found is ErrorCode.none:
+        for key, partition_code in codes.items():
+            if partition_code is ErrorCode.none:
                 codes[key] = code
         return {"results_by_topic_v3_and_below": _by_topic(codes)}
 
