@@ -1,7 +1,7 @@
 """The listening socket, the connections, and the event loop they run on.
 
-The loop has a thread of its own, so that a node can be run from any program; `close` stops taking
-connections, cancels what waits and returns when the thread has ended.
+The loop has a thread of its own, so that a node can be run from any program; `close` stops accepting
+connections, cancels waiting requests and returns when the thread has ended.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class KafkaServer:
         return host, settings.advertised_port or self.port
 
     def close(self) -> None:
-        """Stop: connections end, requests under way are cancelled. Again: nothing."""
+        """Stop: connections end, requests in progress are cancelled. May be called again."""
         loop, stopping = self._loop, self._stopping
         if loop is not None and stopping is not None and self._thread.is_alive():
             loop.call_soon_threadsafe(stopping.set)
@@ -197,7 +197,7 @@ class KafkaServer:
         self._connections.pop(connection.id, None)
 
     async def _sweep(self) -> None:
-        """End connections that say nothing, or that do not take what they asked for."""
+        """Close connections that are idle or do not read their responses."""
         assert self._loop is not None
         while True:
             await asyncio.sleep(self._settings.sweep_interval_ms / 1000)

@@ -258,7 +258,7 @@ class Connection:
             self.process()
 
     def close(self) -> None:
-        """End the connection; a request that waits is dropped. Again: nothing."""
+        """End the connection; a request that waits is dropped. May be called again."""
         if self._closed:
             return
         self._closed = True

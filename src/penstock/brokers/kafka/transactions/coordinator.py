@@ -56,25 +56,22 @@ class TransactionCoordinator:
         self._index: Final = index
         self._completer: Final = TransactionCompleter(broker, meta, participant)
         self._table: Final = TransactionTable(broker, meta, index, self._completer, cluster)
-        self.maintenance: Final = TransactionMaintenance(broker, meta, index, self._table)
-        self._take_over: TakeOver | None = None
         self._pending_offsets: PendingOffsets | None = None
+        take_over: TakeOver | None = None
         if cluster is not None:
             pending = self._pending_offsets = PendingOffsets(broker, meta, cluster)
-            self._take_over = TakeOver(broker, cluster, participant, pending, self._table)
+            take_over = TakeOver(broker, cluster, participant, pending, self._table)
             self._completer.node_of_group = cluster.node_of
+        self.maintenance: Final = TransactionMaintenance(
+            broker, meta, index, self._table, take_over
+        )
 
     def recover(self, states: Iterable[TransactionState]) -> None:
         """Load the transactions of an earlier process: open ones go on, or time out; decided ones
         are completed. In a cluster this waits until the other nodes are known."""
-        for state in states if self._take_over is None else ():
+        for state in states if self._pending_offsets is None else ():
             self._index.record_epoch(state.producer_id, state.epoch)
             self._table.adopt(state)
-
-    async def watch(self) -> None:
-        """Abort transactions that time out, drop idle ids, and take over the transactions of nodes
-        that left the cluster."""
-        await self.maintenance.watch(self._take_over)
 
     async def begin_producer(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int]

@@ -55,6 +55,7 @@ class _Known(Struct):
 class TransactionIndex:
     def __init__(self, limits: StableOffsets) -> None:
         self._limits: Final = limits
+        self.stable_until: Final = limits.stable_until
         self._lock: Final = threading.Lock()
         self._written: Final = threading.Condition(self._lock)
         self._writers: Final[dict[int, Writer]] = {}
@@ -100,9 +101,6 @@ class TransactionIndex:
             else:
                 del self._writing[producer_id]
                 self._written.notify_all()
-
-    def stable_until(self, shard: str) -> int | None:
-        return self._limits.stable_until(shard)
 
     def aborted(self, shard: str, first: int, end: int) -> Sequence[AbortedTransaction]:
         return [
@@ -156,10 +154,6 @@ class TransactionIndex:
                 return False
             writer.is_open = False
             return True
-
-    def firsts(self, producer_id: int) -> dict[str, int]:
-        """Return the first offsets of what a producer wrote, by shard."""
-        return self._limits.firsts(producer_id)
 
     def shut(self, producer_id: int) -> None:
         """Reject further writes of a producer."""

@@ -40,23 +40,27 @@ class TransactionMaintenance:
         meta: TransactionClient,
         index: TransactionIndex,
         table: TransactionTable,
+        take_over: TakeOver | None,
     ) -> None:
+        """`take_over`: in a cluster."""
         self._broker: Final = broker
         self._clock: Final = broker.clock
         self._meta: Final = meta
         self._index: Final = index
         self._table: Final = table
+        self._take_over: Final = take_over
         self._limits: Final = broker.drivers.limits
 
-    async def watch(self, take_over: TakeOver | None) -> None:
-        """Run all rounds when they are due, until the task is cancelled."""
+    async def watch(self) -> None:
+        """Abort transactions that time out, drop idle ids, and take over the transactions of nodes
+        that left the cluster, until the task is cancelled."""
         interval = self._broker.settings.transaction_check_interval_ms / 1000
         next_drop = self._clock.monotonic() + _DROP_INTERVAL_S
         while True:
             await asyncio.sleep(interval)
             try:
-                if take_over is not None:
-                    await take_over.run_if_due()
+                if self._take_over is not None:
+                    await self._take_over.run_if_due()
                 await self.abort_overdue()
                 if self._clock.monotonic() >= next_drop:
                     next_drop = self._clock.monotonic() + _DROP_INTERVAL_S
