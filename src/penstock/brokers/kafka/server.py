@@ -1,6 +1,6 @@
 """The listening socket, the connections, and the event loop they run on.
 
-The loop has a thread of its own, so that a node can be run from any program; `close` stops accepting
+The loop has a thread of its own, so that any program can run a node; `close` stops accepting
 connections, cancels waiting requests and returns when the thread has ended.
 """
 

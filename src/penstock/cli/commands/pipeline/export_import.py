@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.arguments import AsJson, Directory
-from penstock.cli.commands.pipeline.jobs import Master, Topics, app, start_session
+from penstock.cli.commands.pipeline.jobs import Master, Partitions, Topics, app, start_session
 from penstock.cli.output import (
     print_fields,
     print_json,
@@ -109,9 +109,6 @@ TimeColumn = Annotated[str | None, typer.Option("--timestamp", help="Column of t
 PartitionColumn = Annotated[
     str | None,
     typer.Option("--partition", help="Column of the partition numbers.", show_default="by key"),
-]
-Partitions = Annotated[
-    int, typer.Option(min=1, help="Number of partitions of a topic that is created.")
 ]
 KafkaSettings = Annotated[
     list[str] | None,
