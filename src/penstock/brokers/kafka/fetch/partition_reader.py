@@ -12,6 +12,7 @@ from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fetch.conversion_cache import Converted, ConvertedKey
 from penstock.brokers.kafka.fetch.request import FetchPartition
 from penstock.brokers.kafka.fetch.response import FetchedPartition, empty_response
+from penstock.brokers.kafka.metadata.leadership import leader_error
 from penstock.brokers.kafka.metadata.partitions import Partition
 from penstock.brokers.kafka.transactions.interface import AbortedTransaction
 from penstock.brokers.kafka.transactions.markers import build_filler
@@ -116,7 +117,7 @@ class PartitionReader:
         self, partition: Partition, requested: FetchPartition, limits: Limits
     ) -> FetchedPartition:
         topic, index, offset = requested.topic, requested.partition_id, requested.offset
-        rejection = self._check_leader(partition, requested.leader_epoch)
+        rejection = leader_error(partition.entry.meta, self._node_id, requested.leader_epoch)
         if rejection:
             return FetchedPartition(topic, index, rejection)
         # Not the cached bounds: deletions do not invalidate them.
@@ -149,16 +150,6 @@ class PartitionReader:
         return FetchedPartition(
             topic, index, 0, end, stable, earliest, aborted, page.parts, page.size
         )
-
-    def _check_leader(self, partition: Partition, epoch: int) -> int:
-        shard = partition.entry.meta
-        if shard is None:
-            return int(ErrorCode.unknown_topic_or_partition)
-        if shard.leader != self._broker.node_id:
-            return int(ErrorCode.not_leader_or_follower)
-        if 0 <= epoch < shard.leader_epoch:
-            return int(ErrorCode.fenced_leader_epoch)
-        return int(ErrorCode.unknown_leader_epoch) if epoch > shard.leader_epoch else 0
 
     def _stable_until(self, partition: Partition, end: int) -> int:
         stable = self._broker.transactions.stable_until(partition.shard)
