@@ -115,10 +115,10 @@ def progress_bar() -> Iterator[ShowProgress | None]:
     with bars.Progress(*columns, console=target, transient=True) as progress:
         tasks = {"": progress.add_task("", total=None, visible=False)}
 
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
+        def show(task: str, done: int, total: int) -> None:
+            if task not in tasks:
+                tasks[task] = progress.add_task(task, total=total)
+            progress.update(tasks[task], completed=done, total=total)
 
         yield show
 

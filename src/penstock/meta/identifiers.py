@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_CHARACTERS: Final = frozenset(_ALPHABET)
+_AS_DIGITS: Final = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
 _ULID_CHARACTERS: Final = 26
 ULID_RANDOM_SIZE: Final = 10
 _SLUG_CHARACTERS_MAX: Final = 48
@@ -27,14 +29,9 @@ def make_ulid(time_ms: int, randomness: bytes) -> str:
 
 def parse_ulid(text: str) -> int | None:
     """Return the 128 bits of a ULID, or None for another text."""
-    if len(text) != _ULID_CHARACTERS:
+    if len(text) != _ULID_CHARACTERS or not _CHARACTERS.issuperset(text):
         return None
-    number = 0
-    for character in text:
-        place = _ALPHABET.find(character)
-        if place < 0:
-            return None
-        number = number << 5 | place
+    number = int(text.translate(_AS_DIGITS), 32)
     return number if number < 1 << 128 else None
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ from typing import Final, TextIO
 
 ROOT: Final = "penstock"
 Value = str | int | float | bool | None
+_QUOTED: Final = re.compile(r'[\x00-\x1f "=\\]')
+"""Characters of a value that is written in quotes."""
 
 
 class EventLogger:
@@ -140,8 +143,7 @@ def _as_text(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
-    plain = text and not any(character in ' "=\\' or character < " " for character in text)
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    return text if text and _QUOTED.search(text) is None else json.dumps(text, ensure_ascii=False)
 
 
 # A library is silent until its user configures logging; without this, Python prints by itself.

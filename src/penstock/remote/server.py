@@ -47,7 +47,7 @@ from penstock.remote.shard_service import shard_handlers
 from penstock.settings import SERVE, ServerSettings, Settings
 
 if TYPE_CHECKING:
-    from penstock.brokers.kafka.server import KafkaServer
+    from penstock.brokers.kafka import KafkaServer
 
 GRACE_S: Final = 10.0
 LEAVE_S: Final = 2.0
@@ -77,9 +77,7 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
         return None
     try:
         with without_hypothesis():
-            from penstock.brokers.kafka.broker import KafkaBroker
-            from penstock.brokers.kafka.metrics import KafkaMetrics
-            from penstock.brokers.kafka.server import KafkaServer
+            from penstock.brokers import kafka
 
         native_only()
     except (ImportError, NotSupportedError) as error:
@@ -93,11 +91,9 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
             ) from error
         _log.warning("kafka_not_served", reason=str(error), hint=hint)
         return None
-    metrics = KafkaMetrics(node.registry)
-    broker = KafkaBroker(
-        node.driver_manager, node.meta, node.clock, settings, metrics, node.coordinators
+    return kafka.start_server(
+        node.driver_manager, node.meta, node.clock, settings, node.registry, node.coordinators
     )
-    return KafkaServer(broker, bare_host(settings.server.host))
 
 
 def _registry() -> CollectorRegistry:

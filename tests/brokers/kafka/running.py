@@ -16,6 +16,7 @@ from penstock.brokers.kafka.wire.cursor import Cursor
 from penstock.brokers.kafka.wire.fields import Fields
 from penstock.brokers.kafka.wire.schema import request_layout, response_layout
 from penstock.node.node import Node
+from penstock.platform.clock import Clock
 from penstock.settings import EMBEDDED, KafkaSettings, Settings, merge_settings
 
 API_VERSIONS = 18
@@ -37,13 +38,14 @@ def running(
     path: Path,
     kafka: Mapping[str, int | str | bool] | None = None,
     store: Mapping[str, int | str | bool] | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[Running]:
-    """Serve the data in `path`; quick timeouts, unless told otherwise."""
+    """Serve the data in `path`, with short timeouts unless `kafka` has others."""
     chosen = KafkaSettings()
     quick = {"port": 0, "group_initial_delay_ms": 50, "group_session_timeout_min_ms": 100}
     chosen = replace(chosen, **(quick | dict(kafka or {})))
     settings: Settings = replace(merge_settings(EMBEDDED, dict(store or {})), kafka=chosen)
-    with Node(str(path), settings) as node:
+    with Node(str(path), settings, clock=clock) as node:
         broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)
         with KafkaServer(broker, "127.0.0.1") as server:
             yield Running(node, server, broker)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, generate_latest
 
 from penstock.brokers.kafka.metrics import KafkaMetrics, codes_in
 
 
-def test_errors_of_topics_and_partitions_are_found_in_an_answer() -> None:
+def test_errors_of_topics_and_partitions_are_found_in_a_response() -> None:
     failed, fine = ErrorCode.unknown_topic_or_partition, ErrorCode.none
     response = {
         "error_code": fine,
@@ -19,6 +21,22 @@ def test_errors_of_topics_and_partitions_are_found_in_an_answer() -> None:
         ],
     }
     assert sorted(code for code in codes_in(response) if code) == [3, 3, 16]
+
+
+def test_errors_of_the_partitions_of_a_transaction_are_found_in_a_response() -> None:
+    partition = {"partition_index": 0, "partition_error_code": ErrorCode.invalid_txn_state}
+    topic = {"name": "a", "results_by_partition": [partition]}
+    response = {"results_by_topic_v3_and_below": [topic]}
+    assert codes_in(response) == [int(ErrorCode.invalid_txn_state.value)]
+
+
+def test_the_settings_of_a_created_topic_are_not_searched_for_errors() -> None:
+    class Unread(list[object]):
+        def __iter__(self) -> Iterator[object]:
+            raise AssertionError("38 settings for each of a thousand topics")
+
+    response = {"topics": [{"name": "a", "error_code": 36, "configs": Unread([{"name": "b"}])}]}
+    assert codes_in(response) == [36]
 
 
 def test_labels_are_names_that_exist() -> None:

@@ -1,5 +1,8 @@
 """The Kafka front end: real Kafka clients work against Penstock.
 
+Other packages import these names only: `start_server`, and the `KafkaServer` that it returns, whose
+`close` stops the front end.
+
     socket ──▶ connection (order, back-pressure) ──▶ dispatch ──▶ registry: one API ──▶ broker
                                                         │
                                                         └ Produce, Fetch: bytes, no objects
@@ -21,3 +24,7 @@ are registered are advertised. `broker` has the rest: storage (`drivers`), topic
 settings, clock, background tasks, and `transactions`, the interface between Produce/Fetch and the
 transaction coordinator.
 """
+
+from penstock.brokers.kafka.server import KafkaServer, start_server
+
+__all__ = ["KafkaServer", "start_server"]

@@ -10,13 +10,15 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.dispatch import Dispatcher
 from penstock.brokers.kafka.fetch import handler as fetch
-from penstock.brokers.kafka.groups import coordination
+from penstock.brokers.kafka.groups import registration as groups
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.metadata import api_versions, list_offsets, log_dirs
 from penstock.brokers.kafka.metadata import handler as metadata
 from penstock.brokers.kafka.metadata.partitions import PartitionTable
 from penstock.brokers.kafka.produce import handler as produce
 from penstock.brokers.kafka.produce import producer_ids
 from penstock.brokers.kafka.registry import ApiRegistry
+from penstock.brokers.kafka.transactions import registration as transactions
 
 MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (
     api_versions.register,
@@ -41,7 +43,10 @@ def register_all(broker: KafkaBroker) -> ApiRegistry:
     cluster = ClusterView(broker)
     broker.spawn(cluster.watch(), "nodes")
     metadata.register(registry, broker, cluster)
-    coordination.register(registry, broker, cluster)
+    members = KafkaGroups(broker.groups, broker.namespace)
+    coordinator = transactions.register(registry, broker, members, cluster)
+    pending = None if coordinator is None else coordinator.pending_offsets
+    groups.register(registry, broker, members, cluster, pending)
     for register in MODULES:
         register(registry, broker)
     return registry

@@ -42,6 +42,8 @@ class KafkaBroker:
     ) -> None:
         """`coordinators` names the nodes that coordinate groups; None: there is only this one."""
         self.drivers: Final = drivers
+        self.run_blocking = drivers.run_blocking
+        """Runs a call that may block in a thread of the node's pool."""
         self.admin: Final[TopicAdmin] = drivers.admin
         self.offsets: Final[OffsetManager] = drivers.offset_manager
         self.groups: Final[GroupCoordinator] = drivers.groups
@@ -69,10 +71,6 @@ class KafkaBroker:
         self.metrics: Final = metrics if metrics is not None else KafkaMetrics()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._closers: Final[list[Callable[[], Coroutine[None, None, None]]]] = []
-
-    async def run_blocking(self, call: Callable[[], T]) -> T:
-        """Run a call that may block in a thread of the node's pool."""
-        return await self.drivers.run_blocking(call)
 
     async def create_topic(self, name: str) -> Topic:
         """Create a topic that a client named, with the configured number of partitions."""

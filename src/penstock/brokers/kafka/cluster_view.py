@@ -89,14 +89,14 @@ class ClusterView:
 
     def update(self, nodes: list[Node]) -> None:
         """Update the addresses of the other nodes."""
-        found = [
+        addresses = [
             _address(node.node_id, node.listeners.get(KAFKA_LISTENER, ""))
             for node in nodes
             if node.status == "online" and node.node_id != self._broker.node_id
         ]
-        self._others = [one for one in found if one is not None]
+        self._others = [address for address in addresses if address is not None]
 
 
 def _address(node_id: int, text: str) -> BrokerAddress | None:
-    host, found, port = text.rpartition(":")
-    return BrokerAddress(node_id, host, int(port)) if found else None
+    host, separator, port = text.rpartition(":")
+    return BrokerAddress(node_id, host, int(port)) if separator else None

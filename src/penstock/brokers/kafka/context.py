@@ -11,7 +11,5 @@ class RequestContext(Struct, frozen=True, gc=False):
     client_id: str
     api_key: int
     api_version: int
-    principal: str
-    """The client's identity; `User:ANONYMOUS` without authentication."""
     peer: str
     """The client's address, as `/127.0.0.1`."""

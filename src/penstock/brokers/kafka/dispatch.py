@@ -27,7 +27,6 @@ from penstock.platform.log import get_logger
 
 SMALL_REQUEST_MAX: Final = 8 << 20
 """Bytes of a request other than Produce; its objects take several times as much memory."""
-ANONYMOUS: Final = "User:ANONYMOUS"
 
 _HEAD: Final = Struct(">hhih")
 _SIZE_AND_ID: Final = Struct(">ii")
@@ -122,7 +121,6 @@ class Dispatcher:
             client_id=connection.client_id,
             api_key=api.key,
             api_version=version,
-            principal=ANONYMOUS,
             peer=connection.peer,
         )
         task = asyncio.get_running_loop().create_task(
@@ -155,7 +153,7 @@ class Dispatcher:
 
     def _end(self, connection: Connection, key: int, error: Exception) -> None:
         """Close the connection after an error that a handler did not map to a code; its client
-        connects and asks again. Other connections go on."""
+        connects and asks again. Other connections are not affected."""
         _log.error("kafka_request_failed", cause=error, api=key, peer=connection.peer)
         self._metrics.count_errors(key, [int(ErrorCode.unknown_server_error)])
         connection.close()
@@ -194,7 +192,7 @@ def _skip_tags(request: memoryview, position: int) -> int:
     cursor = Cursor(request, position)
     for _ in range(cursor.varint()):
         cursor.varint()
-        cursor.take(cursor.varint())
+        cursor.read_bytes(cursor.varint())
     return cursor.position
 
 

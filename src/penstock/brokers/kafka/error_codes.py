@@ -1,4 +1,4 @@
-"""Errors of the store as Kafka's error codes. They live only at this edge."""
+"""Maps errors of the store to Kafka's error codes."""
 
 from __future__ import annotations
 

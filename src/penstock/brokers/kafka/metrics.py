@@ -58,6 +58,9 @@ API_NAMES: Final[Mapping[int, str]] = {
     47: "OffsetDelete",
     60: "DescribeCluster",
 }
+CODE_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
+WITHOUT_CODES: Final = frozenset({"configs"})
+"""Lists of a response whose items have no error codes; a topic that is created has 38 of them."""
 REFUSED: Final = "refused"
 """In place of an error code: the request was malformed or not served, and the connection closed."""
 
@@ -96,7 +99,7 @@ class KafkaMetrics(Collector):
         latency.seconds += seconds
 
     def count_errors(self, key: int, codes: Iterable[int]) -> None:
-        """Count the error codes of a response; 0 is none."""
+        """Count the error codes of a response other than 0."""
         for code in codes:
             if code:
                 self._errors[API_NAMES.get(key, UNKNOWN), _code_name(code)] += 1
@@ -140,24 +143,26 @@ class KafkaMetrics(Collector):
             "open connections of Kafka clients",
             value=self.connection_count(),
         )
-        for what, meaning, value in (
+        for name, meaning, value in (
             ("connections_opened", "connections taken", self.connections_opened),
             ("connections_refused", "connections beyond the limit", self.connections_refused),
             ("received_bytes", "bytes from Kafka clients", self.received_bytes),
             ("sent_bytes", "bytes to Kafka clients", self.sent_bytes),
         ):
-            yield CounterMetricFamily(f"penstock_kafka_{what}", meaning, value=value)
+            yield CounterMetricFamily(f"penstock_kafka_{name}", meaning, value=value)
 
 
-def codes_in(response: Mapping[str, object], depth: int = 2) -> Iterator[int]:
-    """Yield the error codes of a response, of its topics, and of their partitions."""
+def codes_in(response: Mapping[str, object], depth: int = 2) -> list[int]:
+    """Return the error codes of a response, of its topics, and of their partitions."""
+    codes: list[int] = []
     for name, value in response.items():
-        if name == "error_code":
-            yield _number(value)
-        elif depth and isinstance(value, list | tuple):
-            for one in value:
-                if isinstance(one, Mapping):
-                    yield from codes_in(one, depth - 1)
+        if name in CODE_FIELDS:
+            codes.append(_number(value))
+        elif depth and isinstance(value, list | tuple) and name not in WITHOUT_CODES:
+            for item in value:
+                if isinstance(item, dict):
+                    codes += codes_in(item, depth - 1)
+    return codes
 
 
 def _number(value: object) -> int:

@@ -18,7 +18,7 @@ API_VERSIONS: Final = 18
 
 
 class Api(Struct, frozen=True):
-    """One API. `handler` is None for those that the connection parses by itself."""
+    """One API. Produce and Fetch have no `handler`: they parse their requests."""
 
     key: int
     min_version: int

@@ -1,7 +1,7 @@
 """The listening socket, the connections, and the event loop they run on.
 
-The loop has a thread of its own, so that a node can be run from any program; `close` stops taking
-connections, cancels what waits and returns when the thread has ended.
+The loop has a thread of its own, so that any program can run a node; `close` stops accepting
+connections, cancels waiting requests and returns when the thread has ended.
 """
 
 from __future__ import annotations
@@ -14,14 +14,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from prometheus_client import CollectorRegistry
+
+from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.brokers.kafka.apis import register_all, serve_data
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.dispatch import Dispatcher
+from penstock.brokers.kafka.metrics import KafkaMetrics
 from penstock.brokers.kafka.network.connection import Connection
 from penstock.brokers.kafka.network.receive_buffer import SHARED_SIZE, ReceiveBuffer
+from penstock.codec.select import native_only
 from penstock.errors import SetupError
+from penstock.meta.client import MetaClient
+from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.platform.addresses import bare_host, resolve, with_port
+from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
+from penstock.settings import Settings
 
 BACKLOG: Final = 1024
 ACCEPTED_AT_ONCE: Final = 64
@@ -83,7 +92,7 @@ class KafkaServer:
         return host, settings.advertised_port or self.port
 
     def close(self) -> None:
-        """Stop: connections end, requests under way are cancelled. Again: nothing."""
+        """Stop: connections end, requests in progress are cancelled. May be called again."""
         loop, stopping = self._loop, self._stopping
         if loop is not None and stopping is not None and self._thread.is_alive():
             loop.call_soon_threadsafe(stopping.set)
@@ -176,7 +185,7 @@ class KafkaServer:
             f"/{peer}",
             buffer,
             self._dispatcher,
-            self._forget,
+            self._remove,
             self._broker.metrics,
         )
         self._broker.metrics.connections_opened += 1
@@ -184,11 +193,11 @@ class KafkaServer:
         connection.last_active = self._loop.time()
         self._connections[number] = connection
 
-    def _forget(self, connection: Connection) -> None:
+    def _remove(self, connection: Connection) -> None:
         self._connections.pop(connection.id, None)
 
     async def _sweep(self) -> None:
-        """End connections that say nothing, or that do not take what they asked for."""
+        """Close connections that are idle or do not read their responses."""
         assert self._loop is not None
         while True:
             await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
@@ -235,3 +244,18 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+def start_server(
+    drivers: StorageDriverManager,
+    meta: MetaClient,
+    clock: Clock,
+    settings: Settings,
+    registry: CollectorRegistry | None = None,
+    coordinators: GroupCoordinators | None = None,
+) -> KafkaServer:
+    """Serve Kafka clients until `close` is called on the result; `registry` gets the metrics. Raise
+    `NotSupportedError` without the native extension."""
+    native_only()
+    broker = KafkaBroker(drivers, meta, clock, settings, KafkaMetrics(registry), coordinators)
+    return KafkaServer(broker, bare_host(settings.server.host))

@@ -20,11 +20,11 @@ app: Final = typer.Typer(help="Show and confirm the clock of a node.", no_args_i
 def status(as_json: AsJson = False, server: Server = None, data: Data = None) -> None:
     """Show the node's clock, and whether it deletes records by age."""
     with open_target(server, data, "default") as store:
-        found = store.clock_status()
+        status = store.clock_status()
     if as_json:
-        print_json([msgspec.structs.asdict(found)])
+        print_json([msgspec.structs.asdict(status)])
         return
-    print_fields(_fields(found), title="clock")
+    print_fields(_fields(status), title="clock")
 
 
 @app.command()
@@ -51,13 +51,13 @@ def confirm(
     print_line(f"confirmed: it is {_time(after.now_ms)}; deletion by age is resumed")
 
 
-def _fields(found: ClockStatus) -> list[tuple[str, str]]:
-    fields = [("now", _time(found.now_ms)), ("held", "yes" if found.held else "no")]
-    if found.held:
+def _fields(status: ClockStatus) -> list[tuple[str, str]]:
+    fields = [("now", _time(status.now_ms)), ("held", "yes" if status.held else "no")]
+    if status.held:
         fields += [
-            ("reason", f"the clock {found.reason}"),
-            ("offset", f"{found.offset_ms / 1000:.0f} s"),
-            ("deletes by age until", _time(found.expiry_ms)),
+            ("reason", f"the clock {status.reason}"),
+            ("offset", f"{status.offset_ms / 1000:.0f} s"),
+            ("deletes by age until", _time(status.expiry_ms)),
             ("what to do", "correct the clock, or run: penstock clock confirm"),
         ]
     return fields

@@ -163,7 +163,7 @@ def status(server: Server = None) -> None:
         for member in group.progress:
             lag = max(0, group.last - member.matched)
             silent = "" if member.is_active else ", silent"
-            print_line(f"  node {member.node}: {member.state}, {lag} entries behind{silent}")
+            print_line(f"  node {member.node}: {member.state}, lag {lag} entries{silent}")
 
 
 @app.command()
@@ -200,16 +200,16 @@ def add(
 
 def _print_start(connection: MetaConnection, peers: dict[int, str], node: int) -> None:
     request = pb.MakeJoinTokenRequest(node_id=node, address=peers[node])
-    made = connection.call("MakeJoinToken", request, pb.MakeJoinTokenReply)
+    reply = connection.call("MakeJoinToken", request, pb.MakeJoinTokenReply)
     listed = ",".join(f'"{number}@{peers[number]}"' for number in sorted(peers))
     how = f"start it with: --set node.id={node} --set 'node.peers=[{listed}]'"
-    if made.token:
-        print_line(f"{how} --set node.join_token={made.token}")
+    if reply.token:
+        print_line(f"{how} --set node.join_token={reply.token}")
         print_line("the token is valid once, for this node and address, for one hour")
     else:
         print_line(f"{how} and the node.secret_file of the other nodes")
-    if made.problem:
-        typer.echo(f"the server cannot reach {peers[node]} yet: {made.problem}", err=True)
+    if reply.problem:
+        typer.echo(f"the server cannot reach {peers[node]} yet: {reply.problem}", err=True)
 
 
 @app.command()
@@ -259,15 +259,15 @@ def accept_loss(
     """
     addresses = check_addresses(server or DEFAULT_ADDRESS)
     with closing(RemoteMetaClient(addresses, node_id=1, deadline_s=_DEADLINE_S)) as client:
-        found = client.get_topic(topic, namespace=namespace)
-        if found is None:
+        existing = client.get_topic(topic, namespace=namespace)
+        if existing is None:
             raise UnknownTopicError(topic)
-        lost = [shard.id for shard in client.list_shards(found.topic_id) if shard.status == LOST]
+        lost = [shard.id for shard in client.list_shards(existing.topic_id) if shard.status == LOST]
         if not lost:
             raise BadRequestError(f"topic {topic!r} has no lost shards")
         for shard in lost:
             client.accept_data_loss(shard)
-        client.forget_topic_offsets(found.topic_id, [shard.partition for shard in lost])
+        client.forget_topic_offsets(existing.topic_id, [shard.partition for shard in lost])
     print_line(f"restarted {len(lost)} shards of {topic}, empty")
 
 

@@ -34,7 +34,7 @@ def list_groups(
 ) -> None:
     """List the groups that have members or committed offsets."""
     with open_target(server, data, namespace) as store:
-        found = _describe_all(store)
+        infos = _describe_all(store)
     if as_json:
         print_json(
             [
@@ -45,7 +45,7 @@ def list_groups(
                     "members": len(info.members),
                 }
                 | ({"unknown": len(info.problems)} if info.problems else {})
-                for info in found
+                for info in infos
             ]
         )
         return
@@ -57,18 +57,18 @@ def list_groups(
             f">= {info.total_lag}" if info.problems else info.total_lag,
             time_text(info.last_commit_ms) if info.last_commit_ms else "",
         )
-        for info in found
+        for info in infos
     ]
     print_table(("group", "state", "#members", "#lag", "last commit"), rows)
-    _print_problems(found)
+    _print_problems(infos)
 
 
 def _describe_all(store: Store) -> list[GroupInfo]:
-    found: list[GroupInfo] = []
+    infos: list[GroupInfo] = []
     for name in store.groups():
         with suppress(UnknownGroupError):  # its last member left in the meantime
-            found.append(store.describe_group(name))
-    return found
+            infos.append(store.describe_group(name))
+    return infos
 
 
 @app.command()
@@ -82,7 +82,9 @@ def describe(
     """Show the state, members, committed offsets and lag of a group."""
     with open_target(server, data, namespace) as store:
         info = store.describe_group(group)
-    readers = {at: member.member_id for member in info.members for at in member.partitions}
+    readers = {
+        partition: member.member_id for member in info.members for partition in member.partitions
+    }
     rows = [
         (
             topic,
@@ -116,9 +118,11 @@ def describe(
     _print_problems([info])
 
 
-def _print_problems(found: Sequence[GroupInfo]) -> None:
+def _print_problems(infos: Sequence[GroupInfo]) -> None:
     """Print the partitions whose lag is unknown, each once."""
-    problems = {at: problem for info in found for at, problem in info.problems.items()}
+    problems = {
+        partition: problem for info in infos for partition, problem in info.problems.items()
+    }
     for (topic, partition), problem in sorted(problems.items()):
         print_line(f"lag of {topic}/{partition} is unknown: {problem}")
 
@@ -161,8 +165,8 @@ def reset(
         offsets = _targets(store, topic, to, partition)
         known = _offsets_without_members(store, group)
         rows = [
-            (*at, known.get(at, ""), offset, _moved(known.get(at), offset))
-            for at, offset in sorted(offsets.items())
+            (*partition, known.get(partition, ""), offset, _moved(known.get(partition), offset))
+            for partition, offset in sorted(offsets.items())
         ]
         print_table(("topic", "#partition", "#offset", "#new offset", "#records"), rows)
         if dry_run:
@@ -182,7 +186,7 @@ def _offsets_without_members(store: Store, group: str) -> dict[tuple[str, int], 
     if info.members:
         members = ", ".join(f"{member.member_id} ({member.client_host})" for member in info.members)
         raise GroupNotEmptyError(group, members=members, action="a reset of its offsets")
-    return {at: int(offset) for at, offset in info.offsets.items()}
+    return {partition: int(offset) for partition, offset in info.offsets.items()}
 
 
 def _moved(known: int | None, offset: int) -> str:

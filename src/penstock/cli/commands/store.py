@@ -73,14 +73,14 @@ def store(
     )
 
 
-def _open(context: typer.Context, found: StoreDirectory) -> StoreView:
-    return StoreView.open(found.root, settings=_settings(context))
+def _open(context: typer.Context, store_directory: StoreDirectory) -> StoreView:
+    return StoreView.open(store_directory.root, settings=_settings(context))
 
 
 def _settings(context: typer.Context) -> SegmentSettings:
-    found = context.obj
-    assert isinstance(found, SegmentSettings)
-    return found
+    settings = context.obj
+    assert isinstance(settings, SegmentSettings)
+    return settings
 
 
 @app.command()
@@ -89,9 +89,9 @@ def info(context: typer.Context, directory: Directory, as_json: AsJson = False) 
 
     Example: [b]penstock store info data[/b]
     """
-    found = find_store(directory)
-    with _open(context, found) as view:
-        store_output.print_info(inspect.info(view), found.names, as_json=as_json)
+    store_directory = find_store(directory)
+    with _open(context, store_directory) as view:
+        store_output.print_info(inspect.info(view), store_directory.names, as_json=as_json)
 
 
 @app.command()
@@ -107,13 +107,17 @@ def ls(
 
     Example: [b]penstock store ls data files[/b]
     """
-    found = find_store(directory)
-    with _open(context, found) as view:
+    store_directory = find_store(directory)
+    with _open(context, store_directory) as view:
         match listed:
             case Listed.TOPICS:
-                store_output.print_topics(inspect.topic_infos(view), found.names, as_json=as_json)
+                store_output.print_topics(
+                    inspect.topic_infos(view), store_directory.names, as_json=as_json
+                )
             case Listed.SHARDS:
-                store_output.print_shards(inspect.shard_infos(view), found.names, as_json=as_json)
+                store_output.print_shards(
+                    inspect.shard_infos(view), store_directory.names, as_json=as_json
+                )
             case Listed.FILES:
                 store_output.print_files(inspect.files(view), as_json=as_json)
 
@@ -165,9 +169,9 @@ def cat(
 
     Example: [b]penstock store cat data orders_0 --from 100 --limit 10[/b]
     """
-    found = find_store(directory)
-    with _open(context, found) as view:
-        name = found.stored(read_shard(shard))
+    store_directory = find_store(directory)
+    with _open(context, store_directory) as view:
+        name = store_directory.stored(read_shard(shard))
         skipped = _SkippedBatches()
         records = inspect.records(
             view,
@@ -201,9 +205,9 @@ def get(
 
     Example: [b]penstock store get data orders_0 17[/b]
     """
-    found = find_store(directory)
-    with _open(context, found) as view:
-        detail = inspect.record_detail(view, found.stored(read_shard(shard)), offset)
+    store_directory = find_store(directory)
+    with _open(context, store_directory) as view:
+        detail = inspect.record_detail(view, store_directory.stored(read_shard(shard)), offset)
         store_output.print_detail(detail, as_json=as_json)
 
 
@@ -247,17 +251,19 @@ def query(
     Examples: [b]penstock store query data --key o-17[/b],
     [b]penstock store query data --in orders --time 2026-01-31T12:00:00[/b]
     """
-    wanted = read_key(key, key_hex)
+    key_bytes = read_key(key, key_hex)
     moment = read_time(time)
-    if [wanted, tag, moment].count(None) != 2:
+    if [key_bytes, tag, moment].count(None) != 2:
         raise BadRequestError("give exactly one of --key, --key-hex, --tag and --time")
-    found = find_store(directory)
-    with _open(context, found) as view:
-        shards = inspect.shards_named(view, None if within is None else found.stored_name(within))
-        if wanted is not None:
+    store_directory = find_store(directory)
+    with _open(context, store_directory) as view:
+        shards = inspect.shards_named(
+            view, None if within is None else store_directory.stored_name(within)
+        )
+        if key_bytes is not None:
             begin_ms, end_ms = read_time(begin) or 0, read_time(end)
             hits = inspect.find_by_key(
-                view, shards, wanted, begin_ms=begin_ms, end_ms=end_ms, limit=limit
+                view, shards, key_bytes, begin_ms=begin_ms, end_ms=end_ms, limit=limit
             )
         elif tag is not None:
             hits = inspect.find_by_tag(view, shards, tag, limit=limit)
@@ -323,13 +329,13 @@ def repair(
 
     Example: [b]penstock store repair data[/b]
     """
-    found = find_store(directory)
+    store_directory = find_store(directory)
     with progress_bar() as progress:
         report = inspect.repair(
-            found.root,
+            store_directory.root,
             apply=yes,
             settings=_settings(context),
             progress=step_progress(progress, "commit log"),
         )
-    print_repair(report, found.names, as_json=as_json)
+    print_repair(report, store_directory.names, as_json=as_json)
     sys.exit(DAMAGED if report.is_needed else 0)

@@ -39,18 +39,18 @@ Names = Mapping[str, str]
 """Topic names by stored name (the topic id in a node's store)."""
 
 
-def print_info(found: StoreInfo, names: Names, *, as_json: bool) -> None:
+def print_info(info: StoreInfo, names: Names, *, as_json: bool) -> None:
     if as_json:
-        shards = [_named(shard, shard.topic, names) for shard in found.shards]
-        print_json([{**msgspec.structs.asdict(found), "shards": shards}])
+        shards = [_named(shard, shard.topic, names) for shard in info.shards]
+        print_json([{**msgspec.structs.asdict(info), "shards": shards}])
         return
-    checkpoint, sizes = found.checkpoint, found.sizes
+    checkpoint, sizes = info.checkpoint, info.sizes
     print_fields(
         [
-            ("store", found.path),
-            ("written by", found.written_by),
-            ("last stop", _last_stop(found)),
-            ("log", f"positions {found.start_position} to {found.end_position}"),
+            ("store", info.path),
+            ("written by", info.written_by),
+            ("last stop", _last_stop(info)),
+            ("log", f"positions {info.start_position} to {info.end_position}"),
             ("durable up to", checkpoint.durable_position),
             ("checkpoint at", _or_none(checkpoint.derived_position)),
             ("RocketMQ's checkpoint", _or_none(_rocketmq_checkpoint(checkpoint.rocketmq))),
@@ -60,10 +60,10 @@ def print_info(found: StoreInfo, names: Names, *, as_json: bool) -> None:
     )
     print_table(
         ("part", "#files", "#size"),
-        ((part.part, part.files, size_text(part.size)) for part in found.parts),
+        ((part.part, part.files, size_text(part.size)) for part in info.parts),
     )
-    print_shards(found.shards, names, as_json=False)
-    for path in found.damaged:
+    print_shards(info.shards, names, as_json=False)
+    for path in info.damaged:
         console().print(
             Text(printable(f"damaged: {path}; shards may be missing above"), style="red")
         )
@@ -73,22 +73,24 @@ def _or_none(value: int | str | None) -> Cell:
     return Text("(none)", style="dim") if value is None else value
 
 
-def _rocketmq_checkpoint(found: dict[str, int] | None) -> str | None:
-    if found is None:
+def _rocketmq_checkpoint(timestamps: dict[str, int] | None) -> str | None:
+    if timestamps is None:
         return None
-    times = ((part, found[f"{part}_timestamp_ms"]) for part in ("log", "queues", "index"))
-    return ", ".join(f"{part} {time_text(at) if at else '(none)'}" for part, at in times)
+    times = ((part, timestamps[f"{part}_timestamp_ms"]) for part in ("log", "queues", "index"))
+    return ", ".join(
+        f"{part} {time_text(time_ms) if time_ms else '(none)'}" for part, time_ms in times
+    )
 
 
-def _last_stop(found: StoreInfo) -> str:
-    if found.closed:
+def _last_stop(info: StoreInfo) -> str:
+    if info.closed:
         return "clean"
-    writer = "" if found.writer_pid is None else f" (process {found.writer_pid})"
+    writer = "" if info.writer_pid is None else f" (process {info.writer_pid})"
     return f"not clean: a writer has the store open{writer}, or crashed"
 
 
-def _named(found: TopicInfo | ShardInfo, topic: str, names: Names) -> dict[str, object]:
-    fields = msgspec.structs.asdict(found)
+def _named(info: TopicInfo | ShardInfo, topic: str, names: Names) -> dict[str, object]:
+    fields = msgspec.structs.asdict(info)
     return {**fields, "name": names[topic]} if topic in names else fields
 
 
@@ -148,16 +150,16 @@ def print_files(files: Iterable[FileInfo], *, as_json: bool) -> None:
 
 
 def print_values(
-    shard: ShardId, found: Iterable[StoredRecord], *, raw: bool, as_json: bool
+    shard: ShardId, records: Iterable[StoredRecord], *, raw: bool, as_json: bool
 ) -> None:
     if as_json:
-        print_json(json_record(shard, record) for record in found)
+        print_json(json_record(shard, record) for record in records)
     elif raw:
-        for record in found:
+        for record in records:
             sys.stdout.buffer.write(record.value or b"")
         sys.stdout.buffer.flush()
     else:
-        for record in found:
+        for record in records:
             print_line("(null)" if record.value is None else printable(record.value))
 
 
@@ -218,12 +220,12 @@ def _json_detail(detail: RecordDetail) -> dict[str, object]:
     }
 
 
-def print_hits(found: Iterable[Hit], *, as_json: bool) -> None:
+def print_hits(hits: Iterable[Hit], *, as_json: bool) -> None:
     if as_json:
-        print_json(json_record(hit.shard, hit.record) for hit in found)
+        print_json(json_record(hit.shard, hit.record) for hit in hits)
         return
     print_table(
-        ("shard", "#offset", "timestamp (UTC)", "key", "tags", "value"), map(_hit_row, found)
+        ("shard", "#offset", "timestamp (UTC)", "key", "tags", "value"), map(_hit_row, hits)
     )
 
 

@@ -22,7 +22,7 @@ def print_repair(report: RepairReport, names: Names, *, as_json: bool) -> None:
         console().print(Text(f"{printable(report.path)}: nothing to repair", style="bold green"))
         return
     print_table(
-        ("file", "what is wrong", "done" if report.applied else "to be done"),
+        ("file", "problem", "done" if report.applied else "to be done"),
         ((step.path, step.reason, step.action.value) for step in report.steps),
     )
     if report.lost:

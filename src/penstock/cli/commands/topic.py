@@ -113,11 +113,11 @@ def list_topics(
 ) -> None:
     """List the topics of a namespace."""
     with open_target(server, data, namespace) as store:
-        found = store.list_topics()
+        topics = store.list_topics()
     if as_json:
-        print_json(map(_json_info, found))
+        print_json(map(_json_info, topics))
         return
-    rows = [(info.name, info.partition_count, info.storage, info.topic_id) for info in found]
+    rows = [(info.name, info.partition_count, info.storage, info.topic_id) for info in topics]
     print_table(("topic", "#partitions", "storage", "id"), rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,6 +201,25 @@ def test_offsets_of_a_topic_in_use_are_not_deleted(client: WireClient) -> None:
     gone = client.ask(DELETE_OFFSETS, 0, group_id="readers", topics=topics)
     assert gone.items_of("topics")[0].items_of("partitions")[0]["error_code"] == 0
     assert fetched(client)["committed_offset"] == -1
+
+
+def test_offsets_are_deleted_off_the_event_loop(
+    server: Running, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node may have to be asked for the group: other connections must not wait for it."""
+    assert commit(client, 9, 4) == 0
+    offsets, threads = server.broker.offsets, list[str]()
+    get_group = offsets.get_group
+
+    def watch(group: str, *, namespace: str) -> object:
+        threads.append(threading.current_thread().name)
+        return get_group(group, namespace=namespace)
+
+    monkeypatch.setattr(offsets, "get_group", watch)
+    topics = [{"name": "orders", "partitions": [{"partition_index": 1}]}]
+    assert client.ask(DELETE_OFFSETS, 0, group_id="readers", topics=topics)["error_code"] == 0
+    assert threads
+    assert "penstock-kafka" not in threads
 
 
 def test_a_member_whose_session_ends_makes_room(server: Running, client: WireClient) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import NoReturn
 from uuid import UUID
 
 import pytest
+from kio.schema.errors import ErrorCode
 from tests.brokers.kafka.running import Running, WireClient, running
 
 from penstock.brokers.kafka.wire.batch_conversion import batch_of
 from penstock.brokers.kafka.wire.batch_header import CHECKED_FROM, HEAD, TRANSACTIONAL
 from penstock.brokers.kafka.wire.fields import Fields
 from penstock.codec.select import native_only
+from penstock.engine.segment import SegmentEngine
+from penstock.errors import ShardLostError
 from penstock.record import Offset, Record, StoredRecord
 
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
@@ -307,6 +311,21 @@ def test_where_an_epoch_ends_and_who_is_there(server: Running, client: WireClien
     directories = client.ask(35, 4, topics=[{"topic": topic, "partitions": [0]}])
     described = directories.items_of("results")[0].items_of("topics")[0]
     assert described.items_of("partitions")[0].number("partition_size") > 0
+
+
+def test_an_epoch_whose_end_cannot_be_read_has_an_error_code_in_the_response(
+    server: Running, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make(server, "lost")
+
+    def fail(*_: object) -> NoReturn:
+        raise ShardLostError("lost_0", topic="lost", nodes=[1])
+
+    monkeypatch.setattr(SegmentEngine, "epoch_end", fail)
+    partition = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
+    response = client.ask(23, 4, topics=[{"topic": topic, "partitions": [partition]}])
+    ended = response.items_of("topics")[0].items_of("partitions")[0]
+    assert ended.number("error_code") == ErrorCode.kafka_storage_error.value
 
 
 def test_a_deleted_topic_ends_a_fetch_that_waits_for_it(

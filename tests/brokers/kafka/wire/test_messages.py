@@ -17,7 +17,7 @@ from tests.brokers.kafka.running import WireClient, running
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.metadata.topic_names import is_legal
 from penstock.brokers.kafka.wire.cursor import ITEMS_MAX, Cursor, MalformedRequestError
-from penstock.brokers.kafka.wire.flexible_versions import FIRST_FLEXIBLE, NEVER
+from penstock.brokers.kafka.wire.flexible_versions import FIRST_FLEXIBLE
 from penstock.brokers.kafka.wire.schema import read_message, request_layout, response_layout
 from penstock.meta.identifiers import make_topic_id
 
@@ -29,7 +29,7 @@ def test_the_table_of_flexible_versions_is_kios(tmp_path: Path) -> None:
     for api in served:
         key = api.number("api_key")
         low, high = api.number("min_version"), api.number("max_version")
-        first = FIRST_FLEXIBLE.get(key, NEVER)
+        first = FIRST_FLEXIBLE[key]
         # Kafka's definitions name one version from which on it holds: its neighbours tell all.
         for version in {low, high} | ({first - 1, first} & set(range(low, high + 1))):
             is_flexible = load_request_schema(key, version).__flexible__

@@ -1,1 +1,1 @@
-"""What Kafka's admin clients ask: topics, partitions, records, configurations."""
+"""Administration APIs: topics, partitions, records, configurations."""

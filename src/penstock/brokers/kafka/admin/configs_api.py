@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from functools import partial
 from typing import Final
@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.brokers.kafka.admin.responses import rejected, requested_configs
 from penstock.brokers.kafka.admin.stored_settings import STORED, ConfigType
 from penstock.brokers.kafka.admin.topic_configs import (
     KEYS,
@@ -22,7 +23,6 @@ from penstock.brokers.kafka.admin.topic_configs import (
 )
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import Topic, TopicConfig
@@ -63,11 +63,10 @@ class ConfigsApi:
         results: list[Response] = []
         for resource in request.items_of("resources"):
             kind, name = resource.number("resource_type"), resource.text("resource_name")
-            named: dict[str, object] = {"resource_type": kind, "resource_name": name}
             try:
                 shown = self._describe(kind, name)
             except StoreError as error:
-                results.append(named | _rejected(error) | {"configs": ()})
+                results.append(_of(resource) | rejected(error) | {"configs": ()})
                 continue
             requested = resource.optional_texts("configuration_keys")
             configs = [
@@ -75,7 +74,7 @@ class ConfigsApi:
                 for entry in shown
                 if requested is None or entry.name in requested
             ]
-            results.append(named | {"error_code": ErrorCode.none, "configs": configs})
+            results.append(_of(resource) | {"error_code": ErrorCode.none, "configs": configs})
         return {"results": results}
 
     def _describe(self, kind: int, name: str) -> Iterator[Entry]:
@@ -123,37 +122,31 @@ class ConfigsApi:
     # Altering
 
     async def alter(self, _context: RequestContext, request: Fields) -> Response:
-        """The old way: what is not named goes back to its default."""
-        responses: list[Response] = []
-        for resource in request.items_of("resources"):
-            given = {
-                config.text("name"): config.optional_text("value")
-                for config in resource.items_of("configs")
-            }
-            try:
-                topic = self._alterable(resource)
-                fixed = {name for name, key in KEYS.items() if key.is_fixed}
-                options = default_options(self._defaults, set(KEYS) - fixed)
-                options[STORED_OPTION] = ()
-                options |= _without_unchanged(parse_configs(given), topic.config)
-                await self._alter(topic, options, request)
-            except StoreError as error:
-                responses.append(_of(resource) | _rejected(error))
-            else:
-                responses.append(_of(resource) | {"error_code": ErrorCode.none})
-        return {"responses": responses}
+        """The older API: settings that are not named return to their defaults."""
+        return await self._alter_all(request, self._replacement)
 
     async def alter_incrementally(self, _context: RequestContext, request: Fields) -> Response:
+        return await self._alter_all(request, self._changes)
+
+    async def _alter_all(
+        self, request: Fields, options_of: Callable[[Topic, Fields], dict[str, object]]
+    ) -> Response:
         responses: list[Response] = []
         for resource in request.items_of("resources"):
+            outcome: dict[str, object] = {"error_code": ErrorCode.none}
             try:
                 topic = self._alterable(resource)
-                await self._alter(topic, self._changes(topic, resource), request)
+                await self._alter(topic, options_of(topic, resource), request)
             except StoreError as error:
-                responses.append(_of(resource) | _rejected(error))
-            else:
-                responses.append(_of(resource) | {"error_code": ErrorCode.none})
+                outcome = rejected(error)
+            responses.append(_of(resource) | outcome)
         return {"responses": responses}
+
+    def _replacement(self, topic: Topic, request: Fields) -> dict[str, object]:
+        fixed = {name for name, key in KEYS.items() if key.is_fixed}
+        options = default_options(self._defaults, set(KEYS) - fixed)
+        options[STORED_OPTION] = ()
+        return options | _without_unchanged(parse_configs(requested_configs(request)), topic.config)
 
     def _changes(self, topic: Topic, request: Fields) -> dict[str, object]:
         options: dict[str, object] = {}
@@ -298,7 +291,7 @@ def _pairs(options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
 
 
 def _without_unchanged(options: Mapping[str, object], config: TopicConfig) -> dict[str, object]:
-    """Setting what is fixed to what it is already is allowed: clients send back what they read."""
+    """A fixed setting may be set to its present value: clients send back what they read."""
     changed = dict(options)
     for key in KEYS.values():
         if key.is_fixed and key.option in changed and changed[key.option] == key.show(config):
@@ -311,9 +304,3 @@ def _of(request: Fields) -> dict[str, object]:
         "resource_type": request.number("resource_type"),
         "resource_name": request.text("resource_name"),
     }
-
-
-def _rejected(error: StoreError) -> dict[str, object]:
-    is_bad = isinstance(error, BadRequestError)
-    code = ErrorCode.invalid_config if is_bad else code_of(error)
-    return {"error_code": code, "error_message": str(error)}

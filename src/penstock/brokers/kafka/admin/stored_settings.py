@@ -37,7 +37,7 @@ class StoredSetting(Struct, frozen=True):
     default: str
     type: ConfigType
     parse: Callable[[str], str]
-    """Returns what is stored; raises `BadRequestError` with what is allowed."""
+    """Returns the stored text, or raises `BadRequestError` with the allowed values."""
     meaning: str = "Stored for Kafka's tools; has no effect here."
 
 
@@ -92,8 +92,10 @@ def _throttled(text: str) -> str:
 
 
 def _long(least: int, default: int, meaning: str = "") -> StoredSetting:
-    made = StoredSetting(str(default), ConfigType.LONG, _number(least, LONG_MAX))
-    return StoredSetting(made.default, made.type, made.parse, meaning) if meaning else made
+    setting = StoredSetting(str(default), ConfigType.LONG, _number(least, LONG_MAX))
+    return (
+        StoredSetting(setting.default, setting.type, setting.parse, meaning) if meaning else setting
+    )
 
 
 def _flag(default: str = "false") -> StoredSetting:
@@ -147,4 +149,4 @@ STORED: Final[Mapping[str, StoredSetting]] = {
     "segment.jitter.ms": _long(0, 0),
     "unclean.leader.election.enable": _flag(),
 }
-"""With `KEYS` all that Kafka 4.3 knows of topics, but for what is internal to its brokers."""
+"""With `KEYS`, all topic settings of Kafka 4.3 except those internal to its brokers."""

@@ -240,7 +240,7 @@ def parse_configs(
     configs: Mapping[str, str | None], kept: Mapping[str, str] | None = None
 ) -> dict[str, object]:
     """Return the options of a topic that `configs` mean, beside the stored settings that it keeps;
-    `BadRequestError` names the culprit."""
+    `BadRequestError` names the invalid setting."""
     options: dict[str, object] = {}
     stored = dict(kept or {})
     for name, text in configs.items():
@@ -269,7 +269,7 @@ def find_key(name: str) -> ConfigKey:
 
 
 def default_options(defaults: TopicConfig, names: set[str]) -> dict[str, object]:
-    """Return the options that take the settings `names` back to what new topics have."""
+    """Return the options that reset the settings `names` to those of new topics."""
     options: dict[str, object] = {}
     for name in names - STORED.keys():
         key = find_key(name)

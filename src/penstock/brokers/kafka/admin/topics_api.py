@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from penstock.adapter.topics.admin import NewTopicRequest
 from penstock.brokers.kafka.admin.configs_api import topic_entries
+from penstock.brokers.kafka.admin.responses import RejectedError, rejected, requested_configs
 from penstock.brokers.kafka.admin.topic_configs import parse_configs
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
@@ -20,7 +21,7 @@ from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.metadata.topic_names import is_legal
 from penstock.brokers.kafka.wire.fields import NO_UUID, Fields, Response
-from penstock.errors import AlreadyExistsError, BadRequestError, StoreError
+from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import Topic, TopicConfig
 from penstock.meta.state.model import PARTITIONS_MAX
 from penstock.record import Offset
@@ -33,14 +34,6 @@ _CONFIGS_REMEMBERED: Final = 64
 _REFUSED_ASSIGNMENT: Final = (
     "the places of replicas are chosen by the cluster: leave the assignment out"
 )
-
-
-class _RejectedError(Exception):
-    """A request that is rejected with one of Kafka's own codes."""
-
-    def __init__(self, code: ErrorCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
 
 
 class TopicsApi:
@@ -75,11 +68,11 @@ class TopicsApi:
                 else:
                     requested.append(new)
                     responses.append(None)
-            except (StoreError, _RejectedError) as error:
+            except (StoreError, RejectedError) as error:
                 responses.append(_not_created(name, error))
         create = partial(self._broker.admin.create_topics, requested, namespace=self._namespace)
-        made = await self._broker.run_blocking(create)
-        outcomes = zip(requested, made, strict=True)
+        topics_or_errors = await self._broker.run_blocking(create)
+        outcomes = zip(requested, topics_or_errors, strict=True)
         done = (self._outcome(new.name, topic) for new, topic in outcomes)
         return {"topics": [next(done) if response is None else response for response in responses]}
 
@@ -93,23 +86,23 @@ class TopicsApi:
         name = request.text("name")
         if not is_legal(name):
             reason = f"{name!r}: a name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-'"
-            raise _RejectedError(ErrorCode.invalid_topic_exception, reason)
+            raise RejectedError(ErrorCode.invalid_topic_exception, reason)
         partitions = self._partitions_of(request)
         return NewTopicRequest(name, partitions, dict(NEW_TOPIC) | _options_of(request))
 
     def _partitions_of(self, request: Fields) -> int:
         if request.items_of("assignments"):
-            raise _RejectedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
+            raise RejectedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
         replication = request.number("replication_factor", -1)
         if replication not in {-1, 1}:
             reason = f"{replication} replicas were asked for; records are kept on one node"
-            raise _RejectedError(ErrorCode.invalid_replication_factor, reason)
+            raise RejectedError(ErrorCode.invalid_replication_factor, reason)
         partitions = request.number("num_partitions", -1)
         if partitions == -1:
             return self._broker.all_settings.topics.partitions
         if not 1 <= partitions <= PARTITIONS_MAX:
             reason = f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}"
-            raise _RejectedError(ErrorCode.invalid_partitions, reason)
+            raise RejectedError(ErrorCode.invalid_partitions, reason)
         return partitions
 
     def _created(self, name: str, partitions: int, config: TopicConfig) -> dict[str, object]:
@@ -129,7 +122,9 @@ class TopicsApi:
             requested = [Fields(name=name) for name in request.texts("topic_names")]
         else:
             requested = request.items_of("topics")
-        return {"responses": await each(lambda topic: self._delete(topic, finder), requested)}
+        return {
+            "responses": await run_for_all(lambda topic: self._delete(topic, finder), requested)
+        }
 
     async def _delete(self, request: Fields, finder: TopicFinder) -> Response:
         name, identifier = request.optional_text("name"), request.uuid("topic_id")
@@ -144,7 +139,7 @@ class TopicsApi:
                 partial(self._broker.admin.delete_topic, topic.name, namespace=self._namespace)
             )
         except StoreError as error:
-            return response | _rejected(error)
+            return response | rejected(error)
         return response | {"error_code": ErrorCode.none}
 
     # Partitions and records
@@ -156,20 +151,20 @@ class TopicsApi:
             name = topic.text("name")
             try:
                 await self._grow(topic, is_dry=is_dry)
-            except (StoreError, _RejectedError) as error:
-                return {"name": name} | _rejected(error)
+            except (StoreError, RejectedError) as error:
+                return {"name": name} | rejected(error)
             return {"name": name, "error_code": ErrorCode.none}
 
-        return {"results": await each(grow, request.items_of("topics"))}
+        return {"results": await run_for_all(grow, request.items_of("topics"))}
 
     async def _grow(self, request: Fields, *, is_dry: bool) -> None:
         name, count = request.text("name"), request.number("count")
         topic = self._broker.drivers.broker_cache.get_topic(name, self._broker.namespace)
         if request.items_of("assignments"):
-            raise _RejectedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
+            raise RejectedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
         if not topic.partitions < count <= PARTITIONS_MAX:
             reason = f"{name} has {topic.partitions} partitions; {count} is not more, or too many"
-            raise _RejectedError(ErrorCode.invalid_partitions, reason)
+            raise RejectedError(ErrorCode.invalid_partitions, reason)
         if not is_dry:
             grow = partial(
                 self._broker.admin.alter_topic, name, partitions=count, namespace=self._namespace
@@ -214,7 +209,7 @@ class TopicsApi:
         return driver.delete_records_before(shard_name, Offset(offset))
 
 
-async def each(
+async def run_for_all(
     work: Callable[[Fields], Awaitable[Response]], items: Sequence[Fields]
 ) -> list[Response]:
     """Do `work` for all items, several concurrently, and return its responses in their order.
@@ -230,30 +225,15 @@ async def each(
 
 def _check_named_once(name: str, count: int) -> None:
     if count > 1:
-        raise _RejectedError(ErrorCode.invalid_request, f"{name} is named {count} times")
+        raise RejectedError(ErrorCode.invalid_request, f"{name} is named {count} times")
 
 
 def _options_of(request: Fields) -> dict[str, object]:
-    given: dict[str, str | None] = {}
-    for config in request.items_of("configs"):
-        given[config.text("name")] = config.optional_text("value")
     try:
-        return parse_configs(given)
+        return parse_configs(requested_configs(request))
     except BadRequestError as error:
-        raise _RejectedError(ErrorCode.invalid_config, str(error)) from error
+        raise RejectedError(ErrorCode.invalid_config, str(error)) from error
 
 
-def _not_created(name: str, error: StoreError | _RejectedError) -> Response:
-    return {"name": name, "configs": None} | _rejected(error)
-
-
-def _rejected(error: StoreError | _RejectedError) -> dict[str, object]:
-    if isinstance(error, _RejectedError):
-        code = error.code
-    elif isinstance(error, AlreadyExistsError):
-        code = ErrorCode.topic_already_exists
-    elif isinstance(error, BadRequestError):
-        code = ErrorCode.invalid_config
-    else:
-        code = code_of(error)
-    return {"error_code": code, "error_message": str(error)}
+def _not_created(name: str, error: StoreError | RejectedError) -> Response:
+    return {"name": name, "configs": None} | rejected(error)

@@ -9,13 +9,10 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fetch.conversion_cache import (
-    Converted,
-    ConvertedKey,
-    state_of,
-)
+from penstock.brokers.kafka.fetch.conversion_cache import Converted, ConvertedKey
 from penstock.brokers.kafka.fetch.request import FetchPartition
 from penstock.brokers.kafka.fetch.response import FetchedPartition, empty_response
+from penstock.brokers.kafka.metadata.leadership import leader_error
 from penstock.brokers.kafka.metadata.partitions import Partition
 from penstock.brokers.kafka.transactions.interface import AbortedTransaction
 from penstock.brokers.kafka.transactions.markers import build_filler
@@ -120,7 +117,7 @@ class PartitionReader:
         self, partition: Partition, requested: FetchPartition, limits: Limits
     ) -> FetchedPartition:
         topic, index, offset = requested.topic, requested.partition_id, requested.offset
-        rejection = self._check_leader(partition, requested.leader_epoch)
+        rejection = leader_error(partition.entry.meta, self._node_id, requested.leader_epoch)
         if rejection:
             return FetchedPartition(topic, index, rejection)
         # Not the cached bounds: deletions do not invalidate them.
@@ -154,16 +151,6 @@ class PartitionReader:
             topic, index, 0, end, stable, earliest, aborted, page.parts, page.size
         )
 
-    def _check_leader(self, partition: Partition, epoch: int) -> int:
-        shard = partition.entry.meta
-        if shard is None:
-            return int(ErrorCode.unknown_topic_or_partition)
-        if shard.leader != self._broker.node_id:
-            return int(ErrorCode.not_leader_or_follower)
-        if 0 <= epoch < shard.leader_epoch:
-            return int(ErrorCode.fenced_leader_epoch)
-        return int(ErrorCode.unknown_leader_epoch) if epoch > shard.leader_epoch else 0
-
     def _stable_until(self, partition: Partition, end: int) -> int:
         stable = self._broker.transactions.stable_until(partition.shard)
         return end if stable is None else min(stable, end)
@@ -192,7 +179,7 @@ class PartitionReader:
         """Convert records, or the undeleted rest of the batch `body`, to one batch."""
         header = self._tag_header if partition.tag_header is None else partition.tag_header
         key = ConvertedKey(partition.shard, offset, header, bool(body))
-        state = state_of(partition.entry)
+        state = _removal_state(partition)
         kept = self._conversion_cache.find(key, state, until, max_size)
         if kept is not None:
             return BatchPage([kept.batch], len(kept.batch), kept.next_offset)
@@ -203,11 +190,18 @@ class PartitionReader:
             max_size=max_size,
             isolation=Isolation.UNCOMMITTED,
         )
-        records = [one for one in records if one.offset < until]
+        records = [record for record in records if record.offset < until]
         if not records:
             return BatchPage([], 0, until)
         batch = batch_of(records, header, transaction_of(body))
         next_offset = records[-1].offset + 1
-        if all(one.expires_at_ms is None for one in records):
+        if all(record.expires_at_ms is None for record in records):
             self._conversion_cache.add(key, Converted(state, batch, next_offset))
         return BatchPage([batch], len(batch), next_offset)
+
+
+def _removal_state(partition: Partition) -> object:
+    """Return a value that changes when records are removed; call it before reading the records."""
+    entry = partition.entry
+    epoch = None if entry.meta is None else entry.meta.leader_epoch
+    return entry.removals, epoch, entry.offline

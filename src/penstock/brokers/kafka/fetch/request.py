@@ -11,7 +11,7 @@ from struct import Struct, error
 from typing import Final, NamedTuple
 
 from penstock.brokers.kafka.wire.cursor import Cursor, MalformedRequestError
-from penstock.brokers.kafka.wire.fast_path import count_of, skip_tags, take, varint
+from penstock.brokers.kafka.wire.fast_path import count_of, read_bytes, skip_tags, varint
 
 FIRST_FLEXIBLE: Final = 12
 FIRST_BY_ID: Final = 13
@@ -87,7 +87,9 @@ def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
         topic, position = _topic(version, body, position)
         partitions, position = varint(body, position)
         for _ in range(count_of(partitions, body, position)):
-            forgotten.append((topic, int.from_bytes(take(body, position, 4), "big", signed=True)))
+            forgotten.append(
+                (topic, int.from_bytes(read_bytes(body, position, 4), "big", signed=True))
+            )
             position += 4
         position = skip_tags(body, position)
     return FetchRequest(
@@ -105,9 +107,9 @@ def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
 
 def _topic(version: int, body: memoryview, position: int) -> tuple[bytes, int]:
     if version >= FIRST_BY_ID:
-        return bytes(take(body, position, _ID_SIZE)), position + _ID_SIZE
+        return bytes(read_bytes(body, position, _ID_SIZE)), position + _ID_SIZE
     size, position = varint(body, position)
-    return bytes(take(body, position, size - 1)), position + size - 1
+    return bytes(read_bytes(body, position, size - 1)), position + size - 1
 
 
 def _parse_old(version: int, body: memoryview) -> FetchRequest:
@@ -120,7 +122,7 @@ def _parse_old(version: int, body: memoryview) -> FetchRequest:
         cursor = Cursor(body, _OLD_HEAD.size)
     requested: list[FetchPartition] = []
     for _ in range(cursor.item_count(flexible=False)):
-        topic = bytes(cursor.take(cursor.int16()))
+        topic = bytes(cursor.read_bytes(cursor.int16()))
         for _ in range(cursor.item_count(flexible=False)):
             index = cursor.int32()
             leader_epoch = cursor.int32() if version >= 9 else -1
@@ -131,7 +133,7 @@ def _parse_old(version: int, body: memoryview) -> FetchRequest:
     forgotten: list[tuple[bytes, int]] = []
     if version >= _FIRST_WITH_SESSIONS:
         for _ in range(cursor.item_count(flexible=False)):
-            topic = bytes(cursor.take(cursor.int16()))
+            topic = bytes(cursor.read_bytes(cursor.int16()))
             count = cursor.item_count(flexible=False)
             forgotten += [(topic, cursor.int32()) for _ in range(count)]
     return FetchRequest(

@@ -1,4 +1,2 @@
-"""Consumer groups as Kafka's clients know them: members, generations, assignments.
-
-`machine` is the protocol as a pure state machine; `coordinator` gives it a clock and connections.
-"""
+"""Consumer groups of the classic protocol: the group APIs over the node's `GroupCoordinator`, and
+offsets over its `OffsetManager`."""

@@ -58,7 +58,7 @@ class GroupAdminApi:
         return {"groups": groups}
 
     async def _describe(self, group_id: str, context: RequestContext) -> Response:
-        if group_id and not self._coordinator.is_here(group_id):
+        if group_id and not self._broker.groups.is_here(group_id):
             response = _without_members(group_id, GroupState.DEAD, "")
             response["error_code"] = ErrorCode.not_coordinator
             return response
@@ -83,7 +83,7 @@ class GroupAdminApi:
     async def _delete(self, group_id: str) -> ErrorCode:
         if not group_id:
             return ErrorCode.invalid_group_id
-        if not self._coordinator.is_here(group_id):
+        if not self._broker.groups.is_here(group_id):
             return ErrorCode.not_coordinator  # its members are known there
         if self._coordinator.find(group_id) is not None:
             return ErrorCode.non_empty_group

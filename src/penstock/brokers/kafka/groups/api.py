@@ -8,9 +8,9 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.groups.coordinator import KafkaGroups
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups, caller_of
 from penstock.brokers.kafka.wire.fields import Fields, Response
-from penstock.groups.model import Caller, Join, Sync
+from penstock.groups.model import Join, Sync
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -97,7 +97,7 @@ class GroupApi:
         synced = await self._coordinator.sync(
             request.text("group_id"),
             Sync(
-                caller=_caller(request),
+                caller=caller_of(request),
                 assignments=tuple(assignments),
                 protocol_type=request.optional_text("protocol_type"),
                 protocol=request.optional_text("protocol_name"),
@@ -111,7 +111,7 @@ class GroupApi:
         }
 
     async def heartbeat(self, _context: RequestContext, request: Fields) -> Response:
-        error = self._coordinator.heartbeat(request.text("group_id"), _caller(request))
+        error = self._coordinator.heartbeat(request.text("group_id"), caller_of(request))
         return {"error_code": error}
 
     async def leave_group(self, context: RequestContext, request: Fields) -> Response:
@@ -122,20 +122,10 @@ class GroupApi:
             }
         members: list[Response] = []
         for member in request.items_of("members"):
-            member_id, instance_id = (
-                member.text("member_id"),
-                member.optional_text("group_instance_id"),
-            )
+            member_id = member.text("member_id")
+            instance_id = member.optional_text("group_instance_id")
             error = self._coordinator.leave(group_id, member_id, instance_id)
             members.append(
                 {"member_id": member_id, "group_instance_id": instance_id, "error_code": error}
             )
         return {"error_code": ErrorCode.none, "members": members}
-
-
-def _caller(request: Fields) -> Caller:
-    return Caller(
-        request.text("member_id"),
-        request.number("generation_id"),
-        request.optional_text("group_instance_id"),
-    )

@@ -62,7 +62,8 @@ class CommitQueue:
             self._waiting.clear()
 
     async def _send_together(self, together: list[_Waiting]) -> None:
-        store = partial(self._store, [commit for commit, _ in together])
+        commits = [commit for commit, _ in together]
+        store = partial(self._broker.offsets.commit_groups, commits)
         outcomes: list[StoreError | None]
         try:
             outcomes = await self._broker.run_blocking(store)
@@ -75,6 +76,3 @@ class CommitQueue:
         for (_, waiting), outcome in zip(together, outcomes, strict=True):
             if not waiting.done():
                 waiting.set_result(outcome)
-
-    def _store(self, commits: list[GroupCommit]) -> list[StoreError | None]:
-        return self._broker.offsets.commit_groups(commits)

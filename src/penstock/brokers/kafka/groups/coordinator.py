@@ -14,10 +14,20 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from penstock.brokers.kafka.wire.fields import Fields
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Answer, Caller, Join, Joined, Sync, Synced
 from penstock.groups.state_machine import GroupMachine
 from penstock.meta.client import DEFAULT_NAMESPACE
+
+
+def caller_of(request: Fields, generation: str = "generation_id") -> Caller:
+    """Return the member that sent a request."""
+    return Caller(
+        request.text("member_id"),
+        request.number(generation, -1),
+        request.optional_text("group_instance_id"),
+    )
 
 
 class KafkaGroups:
@@ -25,9 +35,6 @@ class KafkaGroups:
         self._groups: Final = groups
         self._namespace: Final = namespace
         self._waiting: Final[set[asyncio.Future[Answer]]] = set()
-
-    def is_here(self, group_id: str) -> bool:
-        return self._groups.is_here(group_id)
 
     async def join(self, group_id: str, request: Join) -> Joined:
         def ask(done: Callable[[Answer], None]) -> None:
@@ -67,8 +74,8 @@ class KafkaGroups:
         for key, machine in self._groups.with_members(self._namespace):
             yield key.group, machine
 
-    def close(self) -> None:
-        """Cancel the requests that wait. The members stay: they have sessions to come back in."""
+    async def close(self) -> None:
+        """Cancel the requests that wait. Members stay until their sessions time out."""
         for waiting in list(self._waiting):
             waiting.cancel()
 

@@ -12,11 +12,12 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.groups.commit_queue import CommitQueue
-from penstock.brokers.kafka.groups.coordinator import KafkaGroups
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups, caller_of
 from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, named, shard_of
+from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import StoreError, UnknownGroupError
-from penstock.groups.model import Caller, GroupState
+from penstock.groups.model import GroupState
 from penstock.groups.subscriptions import subscribed_topics
 from penstock.meta.client import CommittedOffset
 from penstock.meta.state.offsets.entries import METADATA_SIZE_MAX
@@ -32,10 +33,13 @@ Pending = Callable[[str], Awaitable[Collection[ShardId]]]
 
 class OffsetApi:
     def __init__(
-        self, broker: KafkaBroker, coordinator: KafkaGroups, pending_in_transactions: Pending
+        self,
+        broker: KafkaBroker,
+        coordinator: KafkaGroups,
+        pending_in_transactions: Pending | None,
     ) -> None:
         """`pending_in_transactions` returns the shards of a group whose offsets a transaction may
-        change."""
+        change; None: no transactions are served."""
         self._broker: Final = broker
         self._coordinator: Final = coordinator
         self._pending: Final = pending_in_transactions
@@ -47,11 +51,7 @@ class OffsetApi:
 
     async def commit(self, context: RequestContext, request: Fields) -> Response:
         group_id = request.text("group_id")
-        caller = Caller(
-            request.text("member_id"),
-            request.number("generation_id_or_member_epoch", -1),
-            request.optional_text("group_instance_id"),
-        )
+        caller = caller_of(request, "generation_id_or_member_epoch")
         rejection = self._coordinator.check_commit(group_id, caller)
         finder = TopicFinder(self._broker, by_id=context.api_version >= _IDS_FROM)
         commits, topics = collect_commits(request, finder, rejection)
@@ -92,30 +92,28 @@ class OffsetApi:
         stable = request.flag("require_stable")
         by_id = context.api_version >= _IDS_FROM
         if context.api_version < 8:
-            return await self._fetch_group(request, "topics", stable=stable, by_id=by_id)
+            return await self._fetch_group(request, stable=stable, by_id=by_id)
         groups = [
-            await self._fetch_group(group, "topics", stable=stable, by_id=by_id)
+            await self._fetch_group(group, stable=stable, by_id=by_id)
             for group in request.items_of("groups")
         ]
         return {"groups": groups}
 
-    async def _fetch_group(
-        self, request: Fields, topics_field: str, *, stable: bool, by_id: bool
-    ) -> Response:
+    async def _fetch_group(self, request: Fields, *, stable: bool, by_id: bool) -> Response:
         group_id = request.text("group_id")
         offsets = partial(
             self._broker.offsets.get_offsets, group_id, namespace=self._broker.namespace
         )
-        if not self._coordinator.is_here(group_id):
+        if not self._broker.groups.is_here(group_id):
             return {"group_id": group_id, "error_code": ErrorCode.not_coordinator, "topics": ()}
         try:
-            # First: what is pending no more by then is among what was committed.
-            pending = await self._pending(group_id) if stable else ()
+            # First: an offset that is no longer pending by then is among the committed ones.
+            pending = await self._pending(group_id) if stable and self._pending else ()
             committed = await self._broker.run_blocking(offsets) if group_id else {}
         except StoreError as error:
             return {"group_id": group_id, "error_code": commit_code_of(error), "topics": ()}
         finder = TopicFinder(self._broker, by_id=by_id)
-        requested = request.optional_items(topics_field)
+        requested = request.optional_items("topics")
         if requested is None:
             topics = _all_topics(finder, committed, pending)
         else:
@@ -126,7 +124,7 @@ class OffsetApi:
 
     async def delete(self, _context: RequestContext, request: Fields) -> Response:
         group_id = request.text("group_id")
-        if not self._coordinator.is_here(group_id):
+        if not self._broker.groups.is_here(group_id):
             return {"error_code": ErrorCode.not_coordinator, "topics": ()}
         machine = self._coordinator.find(group_id)
         in_use = subscribed_topics(machine) if machine is not None else frozenset()
@@ -147,16 +145,18 @@ class OffsetApi:
                     doomed.append(shard)
                 partitions.append({"partition_index": number, "error_code": code})
             topics.append({"name": requested_topic.text("name"), "partitions": partitions})
-        remove = partial(
-            self._broker.offsets.delete_offsets, group_id, doomed, namespace=self._broker.namespace
-        )
         try:
-            if self._broker.offsets.get_group(group_id, namespace=self._broker.namespace) is None:
-                raise UnknownGroupError(group_id)
-            await self._broker.run_blocking(remove)
+            await self._broker.run_blocking(partial(self._delete_offsets, group_id, doomed))
         except StoreError as error:
             return {"error_code": commit_code_of(error), "topics": ()}
         return {"error_code": ErrorCode.none, "topics": topics}
+
+    def _delete_offsets(self, group_id: str, shards: list[ShardId]) -> None:
+        """May block: another node may have the offsets of the group."""
+        offsets, namespace = self._broker.offsets, self._broker.namespace
+        if offsets.get_group(group_id, namespace=namespace) is None:
+            raise UnknownGroupError(group_id)
+        offsets.delete_offsets(group_id, shards, namespace=namespace)
 
 
 def collect_commits(
@@ -193,7 +193,7 @@ def _problem(requested: Fields) -> ErrorCode:
 
 
 def reject_accepted(topics: list[Response], error: ErrorCode) -> None:
-    """All or none: partitions whose offsets could have been taken get the error of the store."""
+    """All or none: accepted partitions get the error of the store."""
     for topic in topics:
         partitions = topic["partitions"]
         assert isinstance(partitions, list)
@@ -242,7 +242,7 @@ def _all_topics(
     return [
         {
             "name": known[topic_id].name,
-            "topic_id": finder.id_of(known[topic_id]),
+            "topic_id": uuid_of(topic_id),
             "partitions": [
                 _known_offset(shard.partition, shard, committed, pending) for shard in shards
             ],

@@ -11,12 +11,12 @@ from penstock.brokers.kafka.groups.offset_api import OffsetApi, Pending
 from penstock.brokers.kafka.registry import ApiRegistry
 
 
-def register_groups(
+def register(
     registry: ApiRegistry,
     broker: KafkaBroker,
     coordinator: KafkaGroups,
-    pending_in_transactions: Pending,
     cluster: ClusterView,
+    pending_in_transactions: Pending | None,
 ) -> None:
     groups = GroupApi(cluster, coordinator)
     registry.add(10, 0, 6, groups.find_coordinator)
@@ -32,8 +32,4 @@ def register_groups(
     registry.add(15, 0, 6, admin.describe_groups)
     registry.add(16, 0, 5, admin.list_groups)
     registry.add(42, 0, 2, admin.delete_groups)
-
-    async def close() -> None:
-        coordinator.close()
-
-    broker.on_close(close)
+    broker.on_close(coordinator.close)

@@ -1,1 +1,1 @@
-"""What Kafka clients ask about the cluster: topics, partitions, offsets, log directories."""
+"""Metadata APIs: nodes, topics, partitions, offsets, log directories."""

@@ -1,7 +1,7 @@
 """How many topics clients may create by naming them, and how fast.
 
 A mistyped name, or a client that makes names up, must not fill the metadata. Each node has a rate,
-of which one connection gets a part; both may be saved up for a burst. Topics that are created by
+of which one connection gets a part; both allow a burst after a pause. Topics that are created by
 CreateTopics are not counted here.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from penstock.platform.clock import Clock
 
 BURST_S: Final = 10.0
-"""For how many seconds of rest a rate may be saved up."""
+"""Seconds without creations for which tokens accumulate."""
 CONNECTION_PART: Final = 0.5
 CONNECTIONS_MAX: Final = 1_000
 """Connections that are remembered; the one that has created nothing for longest is forgotten."""
@@ -27,12 +27,12 @@ class TokenBucket:
         self._at_s = now_s
 
     def refill(self, now_s: float) -> bool:
-        """Say whether one may be taken."""
+        """Say whether a token may be spent."""
         self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate)
         self._at_s = now_s
         return self._tokens >= 1.0
 
-    def take(self) -> None:
+    def spend(self) -> None:
         self._tokens -= 1.0
 
 
@@ -57,6 +57,6 @@ class CreationLimits:
         self._connections.move_to_end(connection_id)
         if not (own.refill(now_s) and self._node.refill(now_s)):
             return False
-        own.take()
-        self._node.take()
+        own.spend()
+        self._node.spend()
         return True

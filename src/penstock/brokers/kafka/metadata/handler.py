@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster: who leads what, and where."""
+"""Metadata and DescribeCluster: the nodes, and the leader of each partition."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ class ClusterDescriber:
     async def metadata(self, context: RequestContext, request: Fields) -> Response:
         requested = request.optional_items("topics")
         if requested is None or (context.api_version == 0 and not requested):
-            topics = [self._topic(one) for one in self._all_topics()]
+            topics = [self._topic(topic) for topic in self._all_topics()]
         else:
             may_create = request.flag("allow_auto_topic_creation", True)
-            topics = [await self._requested_topic(context, one, may_create) for one in requested]
+            topics = [
+                await self._requested_topic(context, topic, may_create) for topic in requested
+            ]
         return {
             "brokers": self._brokers(),
             "cluster_id": self._broker.meta.cluster_id,
@@ -50,11 +52,13 @@ class ClusterDescriber:
             "endpoint_type": request.number("endpoint_type", 1),
             "cluster_id": self._broker.meta.cluster_id,
             "controller_id": self._broker.node_id,
-            "brokers": [{"broker_id": one["node_id"], **one} for one in self._brokers()],
+            "brokers": [
+                {"broker_id": address["node_id"], **address} for address in self._brokers()
+            ],
         }
 
     def _brokers(self) -> list[Response]:
-        return [{**one._asdict(), "rack": None} for one in self._cluster.brokers]
+        return [{**address._asdict(), "rack": None} for address in self._cluster.brokers]
 
     def _all_topics(self) -> list[Topic]:
         return self._broker.drivers.broker_cache.list_topics(self._broker.namespace)
@@ -69,9 +73,9 @@ class ClusterDescriber:
                     return self._topic(topic)
             return _rejected(ErrorCode.unknown_topic_id, None) | {"topic_id": identifier}
         topics = self._broker.drivers.broker_cache.topics
-        found = topics.get((self._broker.namespace, name))
-        if found is not None:
-            return self._topic(found)
+        existing = topics.get((self._broker.namespace, name))
+        if existing is not None:
+            return self._topic(existing)
         if not is_legal(name):
             return _rejected(ErrorCode.invalid_topic_exception, name)
         if not (may_create and self._broker.settings.auto_create_topics):
@@ -84,7 +88,7 @@ class ClusterDescriber:
             _log.warning("kafka_topic_not_created", name=name, peer=context.peer, topics=limit)
             return _rejected(ErrorCode.policy_violation, name)
         if not self._limits.allow(context.connection_id):
-            # Clients ask again after a pause, and are served when it is their turn.
+            # Clients retry after a pause.
             _log.debug("kafka_topic_not_created_yet", name=name, peer=context.peer)
             return _rejected(ErrorCode.leader_not_available, name)
         try:

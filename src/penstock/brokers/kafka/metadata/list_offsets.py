@@ -11,6 +11,7 @@ from penstock.adapter.shard_handle import ShardHandle
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.metadata.leadership import leader_error
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
@@ -36,8 +37,8 @@ class OffsetFinder:
             {
                 "name": topic.text("name"),
                 "partitions": [
-                    await self._respond(topic.text("name"), one, is_committed=is_committed)
-                    for one in topic.items_of("partitions")
+                    await self._respond(topic.text("name"), partition, is_committed=is_committed)
+                    for partition in topic.items_of("partitions")
                 ],
             }
             for topic in request.items_of("topics")
@@ -48,7 +49,7 @@ class OffsetFinder:
         index = requested.number("partition_index")
         response = {"partition_index": index, "timestamp": -1, "offset": -1, "leader_epoch": -1}
         handle = self._find(topic, index)
-        code = self._check_leader(handle, requested.number("current_leader_epoch", -1))
+        code = self._leader_error(handle, requested)
         if handle is None or code:
             return response | {"error_code": code}
         timestamp = requested.number("timestamp")
@@ -76,15 +77,10 @@ class OffsetFinder:
             return None
         return drivers.open_partition(known, index)
 
-    def _check_leader(self, handle: ShardHandle | None, epoch: int) -> ErrorCode:
+    def _leader_error(self, handle: ShardHandle | None, requested: Fields) -> ErrorCode:
         shard = None if handle is None else handle.entry.meta
-        if shard is None:
-            return ErrorCode.unknown_topic_or_partition
-        if shard.leader != self._broker.node_id:
-            return ErrorCode.not_leader_or_follower
-        if 0 <= epoch < shard.leader_epoch:
-            return ErrorCode.fenced_leader_epoch
-        return ErrorCode.unknown_leader_epoch if epoch > shard.leader_epoch else ErrorCode.none
+        epoch = requested.number("current_leader_epoch", -1)
+        return ErrorCode(leader_error(shard, self._broker.node_id, epoch))
 
     def _find_offset(
         self, handle: ShardHandle, timestamp_ms: int, *, is_committed: bool
@@ -137,10 +133,12 @@ class OffsetFinder:
         """Find the record with the greatest timestamp: take that of a page, search a later one."""
         low, best = earliest, _NONE
         while low < until:
-            records = [one for one in self._read(handle, Offset(low), _PAGE) if one.offset < until]
+            records = [
+                record for record in self._read(handle, Offset(low), _PAGE) if record.offset < until
+            ]
             if not records:
                 break
-            newest = max(records, key=lambda one: (one.timestamp_ms, -one.offset))
+            newest = max(records, key=lambda record: (record.timestamp_ms, -record.offset))
             if newest.timestamp_ms > best[0]:
                 best = (newest.timestamp_ms, newest.offset)
             # The search by time skips blocks of older records.
@@ -152,8 +150,8 @@ class OffsetFinder:
             {
                 "topic": topic.text("topic"),
                 "partitions": [
-                    self._epoch_end(topic.text("topic"), one)
-                    for one in topic.items_of("partitions")
+                    self._epoch_end(topic.text("topic"), partition)
+                    for partition in topic.items_of("partitions")
                 ],
             }
             for topic in request.items_of("topics")
@@ -164,15 +162,22 @@ class OffsetFinder:
         index = requested.number("partition")
         response = {"partition": index, "leader_epoch": -1, "end_offset": -1}
         handle = self._find(topic, index)
-        code = self._check_leader(handle, requested.number("current_leader_epoch", -1))
+        code = self._leader_error(handle, requested)
         shard = None if handle is None else handle.entry.meta
         if handle is None or shard is None or code:
             return response | {"error_code": code}
         epoch = requested.number("leader_epoch")
         if epoch > shard.leader_epoch or epoch < 0:
             return response | {"error_code": ErrorCode.none}
-        found, end = handle.driver.epoch_end(handle.entry, epoch)
-        return response | {"error_code": ErrorCode.none, "leader_epoch": found, "end_offset": end}
+        try:
+            leader_epoch, end = handle.driver.epoch_end(handle.entry, epoch)
+        except StoreError as error:
+            return response | {"error_code": code_of(error)}
+        return response | {
+            "error_code": ErrorCode.none,
+            "leader_epoch": leader_epoch,
+            "end_offset": end,
+        }
 
 
 def register(registry: ApiRegistry, broker: KafkaBroker) -> None:

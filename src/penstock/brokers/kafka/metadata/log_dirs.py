@@ -29,8 +29,8 @@ class LogDirs:
         if requested is None:
             for topic in cache.list_topics(self._broker.namespace):
                 asked[topic.name] = list(range(topic.partitions))
-        for one in requested or ():
-            asked.setdefault(one.text("topic"), []).extend(one.numbers("partitions"))
+        for fields in requested or ():
+            asked.setdefault(fields.text("topic"), []).extend(fields.numbers("partitions"))
         topics = await self._broker.run_blocking(partial(self._sizes, asked))
         return {
             "error_code": ErrorCode.none,
@@ -46,13 +46,13 @@ class LogDirs:
         }
 
     def _sizes(self, asked: dict[str, list[int]]) -> list[Response]:
-        found: list[Response] = []
+        topics: list[Response] = []
         for name, indexes in asked.items():
             topic = self._broker.drivers.broker_cache.topics.get((self._broker.namespace, name))
             partitions = [] if topic is None else self._partitions(topic, indexes)
             if partitions:
-                found.append({"name": name, "partitions": partitions})
-        return found
+                topics.append({"name": name, "partitions": partitions})
+        return topics
 
     def _partitions(self, topic: Topic, indexes: list[int]) -> list[Response]:
         sizes: list[Response] = []

@@ -21,7 +21,6 @@ class TopicFinder:
         self._cache: Final = broker.drivers.broker_cache
         self._namespace: Final = broker.namespace
         self._topics_by_id: dict[UUID, Topic] | None = None
-        self.by_id: Final = by_id
         self.unknown: Final = (
             ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
         )
@@ -31,7 +30,7 @@ class TopicFinder:
         identifier = request.uuid("topic_id")
         if identifier != NO_UUID:
             return self.find_id(identifier)
-        return self._cache.topics.get((self._namespace, request.text("name")))
+        return self.find_name(request.text("name"))
 
     def find_name(self, name: str) -> Topic | None:
         return self._cache.topics.get((self._namespace, name))
@@ -42,12 +41,8 @@ class TopicFinder:
             self._topics_by_id = {uuid_of(topic.topic_id): topic for topic in topics}
         return self._topics_by_id.get(identifier)
 
-    @staticmethod
-    def id_of(topic: Topic) -> UUID:
-        return uuid_of(topic.topic_id)
-
     def by_topic_id(self) -> dict[str, Topic]:
-        return {one.topic_id: one for one in self._cache.list_topics(self._namespace)}
+        return {topic.topic_id: topic for topic in self._cache.list_topics(self._namespace)}
 
 
 def shard_of(topic: Topic | None, partition: int) -> ShardId | None:

@@ -1,4 +1,4 @@
-"""Kafka names topics by UUIDs, too: the 128 bits of the ULID that ends a topic's id."""
+"""The UUIDs of topics, by which Kafka names them, too: the 128 bits of the ULID in a topic's id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OURS: Final = UUID("6f1c3f0e-2f6e-4c7b-9a63-52c1d3b8a0d4")
 
 @lru_cache(maxsize=16_384)
 def uuid_of(topic_id: str) -> UUID:
-    """Return the UUID of a topic; the same for ever, and that of no other topic."""
+    """Return the UUID of a topic, which never changes and belongs to one topic only."""
     number = parse_ulid(topic_id.rpartition("-")[2])
     if number is None:
         return uuid5(_OURS, topic_id)  # the id has another form: it comes from another store

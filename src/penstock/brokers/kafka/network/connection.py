@@ -19,7 +19,7 @@ from penstock.platform.log import get_logger
 
 UNSENT_MAX: Final = 1 << 20
 READS_AT_ONCE: Final = 8
-"""Reads of one connection before the others'."""
+"""Reads of one connection before the next is served."""
 
 _log: Final = get_logger(__name__)
 
@@ -258,7 +258,7 @@ class Connection:
             self.process()
 
     def close(self) -> None:
-        """End the connection; a request that waits is dropped. Again: nothing."""
+        """End the connection; a request that waits is dropped. May be called again."""
         if self._closed:
             return
         self._closed = True

@@ -50,7 +50,7 @@ class ReceiveBuffer:
         return 0 if self.is_shared else len(self._data)
 
     def room(self) -> memoryview:
-        """Where to receive; empty when nothing more is taken for now."""
+        """The memory to receive into; empty while the buffer accepts no more."""
         return self._view[self._end :]
 
     def received(self, size: int) -> None:

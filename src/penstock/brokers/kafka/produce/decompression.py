@@ -34,7 +34,7 @@ RATIO_MAX: Final = 256
 REQUEST_SIZE_MIN: Final = 64 << 20
 REQUEST_RATIO: Final = 32
 STEP_SIZE: Final = 16 << 20
-"""Bytes that the pool inflates for one connection before others have their turn."""
+"""Bytes that the pool inflates for one connection before it serves the next."""
 THREADS_MIN: Final = 2
 THREADS_MAX: Final = 4
 
@@ -67,5 +67,5 @@ class InflationPool:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     async def close(self) -> None:
-        """Drop what waits; what runs is bounded, and ends by itself."""
+        """Drop waiting batches; running ones are bounded and end soon."""
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -242,7 +242,7 @@ class ProduceHandler:
         return [results[index] for index in range(len(open_verdicts))]
 
     def _begin(self, request: _Request) -> _Written | list[_Verdict]:
-        """Check and append, in a thread that may block; or return the verdicts if some are None."""
+        """Check and append, in a thread that may block; or return incomplete verdicts."""
         verdicts = self._check_quickly(request)
         if None in verdicts:
             return verdicts

@@ -1,1 +1,1 @@
-"""Transactions: who takes part, how they end, and what readers of committed records may see."""
+"""Transactions: coordinator and participants, completion, and the stable offsets of shards."""

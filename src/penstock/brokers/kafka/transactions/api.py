@@ -10,13 +10,12 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.groups.coordinator import KafkaGroups
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups, caller_of
 from penstock.brokers.kafka.groups.offset_api import collect_commits, reject_accepted
 from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import RetryableError, StoreError, TransactionRefusedError
-from penstock.groups.model import Caller
 from penstock.meta.state.offsets.entries import NewOffset
 from penstock.record import ShardId
 
@@ -67,10 +66,10 @@ class TransactionApi:
         shards: list[ShardId] = []
         is_whole = True
         codes: dict[tuple[str, int], ErrorCode] = {}
-        for one in request.items_of("v3_and_below_topics"):
-            name = one.text("name")
+        for requested in request.items_of("v3_and_below_topics"):
+            name = requested.text("name")
             topic = finder.find_name(name)
-            for number in one.numbers("partitions"):
+            for number in requested.numbers("partitions"):
                 shard = shard_of(topic, number)
                 code = ErrorCode.none if shard else ErrorCode.unknown_topic_or_partition
                 codes[name, number] = code
@@ -82,8 +81,8 @@ class TransactionApi:
             code = await self._try(context, lambda: self._coordinator.enlist(producer, shards))
         else:
             code = ErrorCode.operation_not_attempted
-        for key, found in codes.items():
-            if found is ErrorCode.none:
+        for key, partition_code in codes.items():
+            if partition_code is ErrorCode.none:
                 codes[key] = code
         return {"results_by_topic_v3_and_below": _by_topic(codes)}
 
@@ -98,12 +97,7 @@ class TransactionApi:
 
     async def commit_offsets(self, context: RequestContext, request: Fields) -> Response:
         group = request.text("group_id")
-        caller = Caller(
-            request.text("member_id"),
-            request.number("generation_id", -1),
-            request.optional_text("group_instance_id"),
-        )
-        rejection = self._groups.check_commit(group, caller, in_transaction=True)
+        rejection = self._groups.check_commit(group, caller_of(request), in_transaction=True)
         commits, topics = collect_commits(request, TopicFinder(self._broker), rejection)
         offsets = [
             NewOffset(shard.name, commit.offset, commit.leader_epoch, commit.metadata)

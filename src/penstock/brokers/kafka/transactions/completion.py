@@ -43,12 +43,12 @@ class TransactionCompleter:
     async def end(self, state: TransactionState, progress: EndProgress) -> TransactionState:
         """Complete a decided transaction; return its state. Repeatable after a failure."""
         bounds = {
-            one.shard: one.first_offset
-            for one in state.partitions
-            if one.shard not in progress.shards
+            partition.shard: partition.first_offset
+            for partition in state.partitions
+            if partition.shard not in progress.shards
         }
         by_node = await self.by_leader(bounds)
-        # An unreachable node does not hold up the others.
+        # An unreachable node must not delay the markers on the others.
         await _all([self._end_at(node, state, part, progress) for node, part in by_node.items()])
         if state.status == "prepare-commit":
             await _all(
@@ -115,7 +115,7 @@ class TransactionCompleter:
     async def _commit_staged(
         self, state: TransactionState, group: str, progress: EndProgress
     ) -> None:
-        (staged,) = [one for one in state.offsets if one.group == group]
+        (staged,) = [offsets for offsets in state.offsets if offsets.group == group]
         if staged.offsets:
             step = participant_rpc.CommitStaged(
                 state.namespace, state.transactional_id, state.started_ms, staged

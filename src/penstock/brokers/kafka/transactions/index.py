@@ -1,15 +1,16 @@
-"""What the data path needs to know of transactions, in memory: who may write, what is stable.
+"""The open transactions of a node, in memory, for the data path: which producers may write to which
+shards, and up to which offset a shard is stable.
 
-A shard is stable up to the first record of its oldest open transaction; records of aborted ones are
-told to readers, who leave them out. Writers of shards that sync are in threads of their own, so
-there is a lock; it is held for a few dictionary operations.
+A shard is stable up to the first record of its oldest open transaction. Readers get the ranges of
+aborted transactions and skip their records. Writers of shards that sync have threads of their own,
+so there is a lock; it is held for a few dictionary operations.
 
 Invariants:
 
-  * a shard counts as held up before the first record of a transaction is written to it
-  * when a transaction is aborted, its range is told before the shard is released
-  * once a transaction is over here, neither a late request to open it nor one to end it touches
-    the next one of the same producer
+  * a shard is held before the first record of a transaction is written to it
+  * the range of an aborted transaction is recorded before the shard is released
+  * once a transaction has ended here, neither a late request to open it nor one to end it changes
+    the next transaction of the same producer
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ class Writer(Struct):
     bounds: dict[str, int]
     """Offsets at which the records of the transaction begin, or before them."""
     started_ms: int
-    """Tells the transactions of a producer apart; grows."""
+    """Identifies a transaction of the producer; grows."""
     is_open: bool = True
 
 
 class _Known(Struct):
-    """What is kept of a producer between its transactions."""
+    """A producer between its transactions."""
 
     epoch: int = 0
-    """Older ones write no more."""
+    """Writes with an older one are rejected."""
     over_ms: int = -1
     """The beginning of its last transaction that is over."""
 
@@ -54,18 +55,19 @@ class _Known(Struct):
 class TransactionIndex:
     def __init__(self, limits: StableOffsets) -> None:
         self._limits: Final = limits
+        self.stable_until: Final = limits.stable_until
         self._lock: Final = threading.Lock()
         self._written: Final = threading.Condition(self._lock)
         self._writers: Final[dict[int, Writer]] = {}
         """By producer id."""
         self._known: Final[OrderedDict[int, _Known]] = OrderedDict()
-        """By producer id; those that were longest not heard of go first."""
+        """By producer id; the least recently used are evicted."""
         self._ending: Final[set[int]] = set()
         """Producers whose markers are being written."""
         self._writing: Final[dict[int, int]] = {}
         """Writes under way, by producer id: a marker must come after them."""
 
-    # What Produce and Fetch ask
+    # Calls of Produce and Fetch
 
     def check_write(
         self, shard: str, producer_id: int, epoch: int, transactional_id: str | None
@@ -100,13 +102,10 @@ class TransactionIndex:
                 del self._writing[producer_id]
                 self._written.notify_all()
 
-    def stable_until(self, shard: str) -> int | None:
-        return self._limits.stable_until(shard)
-
     def aborted(self, shard: str, first: int, end: int) -> Sequence[AbortedTransaction]:
         return [
-            AbortedTransaction(one.producer_id, one.first_offset)
-            for one in self._limits.aborted(shard, first, end)
+            AbortedTransaction(aborted.producer_id, aborted.first_offset)
+            for aborted in self._limits.aborted(shard, first, end)
         ]
 
     # Calls of the coordinator
@@ -144,7 +143,7 @@ class TransactionIndex:
 
     def begin_end(self, producer_id: int, epoch: int, started_ms: int) -> bool:
         """Stop a producer's writes, and other ends of its transaction until `end_is_over`.
-        Return whether it is known what it wrote here."""
+        Return whether its writes here are known."""
         with self._lock:
             self._check_next(producer_id, started_ms, "ended")
             self._ending.add(producer_id)
@@ -156,27 +155,22 @@ class TransactionIndex:
             writer.is_open = False
             return True
 
-    def firsts(self, producer_id: int) -> dict[str, int]:
-        """Return the first offsets of what a producer wrote, by shard."""
-        return self._limits.firsts(producer_id)
-
     def shut(self, producer_id: int) -> None:
-        """Let a producer write no more."""
+        """Reject further writes of a producer."""
         with self._lock:
             writer = self._writers.get(producer_id)
             if writer is not None:
                 writer.is_open = False
 
     def wait_until_written(self, producer_id: int, seconds: float) -> bool:
-        """Block until the writes of a producer that were let in are done."""
+        """Block until the accepted writes of a producer are done; False: not within `seconds`."""
         with self._written:
             return self._written.wait_for(lambda: producer_id not in self._writing, seconds)
 
     def release(
         self, producer_id: int, started_ms: int, aborted: Iterable[AbortedRange]
     ) -> list[str]:
-        """The markers are written: nothing of this producer's transaction is open any more. Return
-        the shards that it held up."""
+        """Remove a transaction after its markers were written; return the shards that it held."""
         with self._lock:
             return self._release(producer_id, started_ms, aborted)
 
@@ -184,14 +178,14 @@ class TransactionIndex:
         with self._lock:
             self._ending.discard(producer_id)
 
-    # What a node looks after that leads partitions of other coordinators' transactions
+    # Transactions of other coordinators
 
     def writers(self) -> list[tuple[int, Writer]]:
         with self._lock:
             return list(self._writers.items())
 
     def left_over(self, producer_id: int, started_ms: int) -> Writer | None:
-        """Return the writer of an older transaction, which was ended without this process."""
+        """Return the writer of an older transaction, which ended without this process."""
         with self._lock:
             writer = self._writers.get(producer_id)
             return writer if writer is not None and writer.started_ms < started_ms else None
@@ -199,15 +193,15 @@ class TransactionIndex:
     def release_left_over(
         self, producer_id: int, started_ms: int, aborted: Iterable[AbortedRange]
     ) -> list[str]:
-        """Hold nothing up for a transaction that was ended without this process; return the shards
-        that it held up. Nothing happens when it is another one's turn meanwhile."""
+        """Remove a transaction that ended without this process; return the shards that it held.
+        Does nothing when a later transaction is open or an end is in progress."""
         with self._lock:
             writer = self._writers.get(producer_id)
             if writer is None or writer.started_ms != started_ms or producer_id in self._ending:
                 return []
             return self._release(producer_id, started_ms, aborted)
 
-    # The lock is held
+    # The caller holds the lock
 
     def _release(
         self, producer_id: int, started_ms: int, aborted: Iterable[AbortedRange]
@@ -227,17 +221,17 @@ class TransactionIndex:
             self._known.move_to_end(producer_id)
         return known
 
-    def _check_next(self, producer_id: int, started_ms: int, what: str) -> None:
+    def _check_next(self, producer_id: int, started_ms: int, action: str) -> None:
         """Raise when a request is for a transaction that is over, or one is being ended."""
         if producer_id in self._ending:
             raise BusyError(f"the last transaction of producer {producer_id} is being ended")
         writer = self._writers.get(producer_id)
         newest = -1 if writer is None else writer.started_ms
         if started_ms < max(newest, self._know(producer_id).over_ms):
-            raise _reject_late(producer_id, what)
+            raise _reject_late(producer_id, action)
 
 
-def _reject_late(producer_id: int, what: str) -> TransactionRefusedError:
+def _reject_late(producer_id: int, action: str) -> TransactionRefusedError:
     return TransactionRefusedError(
-        "bad_state", f"a transaction of producer {producer_id} is over and cannot be {what}"
+        "bad_state", f"a transaction of producer {producer_id} is over and cannot be {action}"
     )

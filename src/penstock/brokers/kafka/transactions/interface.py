@@ -1,4 +1,4 @@
-"""The seam between Produce, Fetch, ListOffsets and the transaction coordinator."""
+"""The interface between Produce, Fetch, ListOffsets and the transaction coordinator."""
 
 from __future__ import annotations
 

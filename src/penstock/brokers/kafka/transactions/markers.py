@@ -22,15 +22,15 @@ _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
 _PLACE: Final = Struct(">qii")
 _NO_SEQUENCE: Final = -1
-_NOBODY: Final = -1
+_NO_PRODUCER: Final = -1
 _NO_EPOCH: Final = -1
 _CHECKSUM_AT: Final = 17
 
 
 def build_filler(offset: int, timestamp_ms: int) -> bytes:
-    """Return a batch that no consumer shows: it stands for records before it that are gone. All of
-    them take it for the end of a transaction that they know nothing of."""
-    batch = build_marker(_NOBODY, _NOBODY, is_commit=True, timestamp_ms=timestamp_ms)
+    """Return a batch that consumers skip: it takes the place of deleted records before it. Clients
+    read it as the end of an unknown transaction."""
+    batch = build_marker(_NO_PRODUCER, _NO_PRODUCER, is_commit=True, timestamp_ms=timestamp_ms)
     return _PLACE.pack(offset, len(batch) - 12, _NO_EPOCH) + batch[_PLACE.size :]
 
 

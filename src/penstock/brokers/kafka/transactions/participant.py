@@ -123,7 +123,7 @@ class TransactionParticipant:
             # A write that was accepted before may still wait for the device in its thread.
             if not index.wait_until_written(producer_id, _WRITES_WAIT_S):
                 raise BusyError(f"producer {producer_id} still writes")
-            firsts = index.firsts(producer_id)
+            firsts = self._broker.drivers.limits.firsts(producer_id)
             if not is_known:
                 # Done before, and the response was lost: repeating it changes nothing.
                 firsts = {**step.bounds, **firsts}
@@ -210,7 +210,7 @@ class TransactionParticipant:
     # What was ended without this process
 
     def has_left_over(self, step: participant_rpc.OpenWriter) -> bool:
-        """Say whether a step takes longer than a look at memory."""
+        """Say whether a step must read the meta service, which may block."""
         return self._index.left_over(step.producer_id, step.started_ms) is not None
 
     def _clear_left_over(self, producer_id: int, started_ms: int) -> None:

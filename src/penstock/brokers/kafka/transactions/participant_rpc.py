@@ -1,6 +1,6 @@
-"""What the coordinator of a transaction asks of the nodes that lead its partitions, or coordinate
-the groups whose offsets it commits. Steps may come twice, late, or from two coordinators of which
-one does not know yet that it is none: each names the transaction that it means."""
+"""The requests of a transaction coordinator to the nodes that lead the partitions of a transaction
+or coordinate the groups whose offsets it commits. A step may arrive twice, late, or from a node
+that is no longer the coordinator: each names the transaction that it is for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EndWriter(Struct, frozen=True, tag="end"):
 
 
 class CommitStaged(Struct, frozen=True, tag="commit-offsets"):
-    """Commit what a transaction that is decided has staged for a group."""
+    """Commit the offsets of a group that a decided transaction has staged."""
 
     namespace: str
     transactional_id: str

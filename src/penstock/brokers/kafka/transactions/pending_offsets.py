@@ -30,13 +30,13 @@ class PendingOffsets:
         """Return the transactions that have staged offsets of a group."""
         if self._scanned != self._cluster.changes:
             await self.scan()  # the group may have been another node's until now
-        found: list[TransactionState] = []
+        states: list[TransactionState] = []
         for name in sorted(self._names.get(group, ())):
             ask = partial(self._meta.find_transaction, self._broker.namespace, name)
             state = await self._broker.run_blocking(ask)
-            if state is not None and any(one.group == group for one in state.offsets):
-                found.append(state)
-        return found
+            if state is not None and any(staged.group == group for staged in state.offsets):
+                states.append(state)
+        return states
 
     async def scan(self) -> list[TransactionState]:
         """Read all transactions; ids that are added meanwhile stay."""

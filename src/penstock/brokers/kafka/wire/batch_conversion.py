@@ -19,31 +19,31 @@ def records_of(batch: memoryview, tag_header: str | None = None) -> list[Record]
     """Return the records of a checked batch; raise `BadBatchError` when it cannot be read. The
     values of `tag_header` are tags; None: the process's header."""
     try:
-        found = core.decode_inner(bytes(batch), True, 0, 0, 0)
+        records = core.decode_inner(bytes(batch), True, 0, 0, 0)
     except (BadRequestError, ValueError) as error:
         raise BadBatchError(ErrorCode.invalid_record, str(error)) from error
-    return [_record(one, tag_header) for one in found]
+    return [_record(record, tag_header) for record in records]
 
 
 def timestamps_of(batch: memoryview) -> list[int]:
     """Return the times of the records of a checked batch, as its producer gave them."""
-    return [one.timestamp_ms for one in core.decode_inner(bytes(batch), True, 0, 0, 0)]
+    return [record.timestamp_ms for record in core.decode_inner(bytes(batch), True, 0, 0, 0)]
 
 
-def _record(found: StoredRecord, tag_header: str | None) -> Record:
-    tags = found.tags
+def _record(stored: StoredRecord, tag_header: str | None) -> Record:
+    tags = stored.tags
     if tag_header is not None:
         tags = tuple(
             value.decode("utf-8", "surrogateescape")
-            for name, value in found.headers
+            for name, value in stored.headers
             if tag_header and name == tag_header and value
         )
     return Record(
-        value=found.value,
-        key=found.key,
+        value=stored.value,
+        key=stored.key,
         tags=tuple(dict.fromkeys(tags)),
-        headers=found.headers,
-        timestamp_ms=max(found.timestamp_ms, 0),
+        headers=stored.headers,
+        timestamp_ms=max(stored.timestamp_ms, 0),
     )
 
 

@@ -130,8 +130,8 @@ def check_records(
 ) -> Checked | None:
     """Return what the records are; None when they inflate to more than `limit` bytes. Raises
     `BadBatchError`."""
-    found = check(records, limit, needs_keys)
-    flaw, reason, indexes, size, largest, oldest_ms, newest_ms = found
+    outcome = check(records, limit, needs_keys)
+    flaw, reason, indexes, size, largest, oldest_ms, newest_ms = outcome
     if flaw == BatchFlaw.NONE:
         return Checked(
             *(head.attributes, head.record_count, head.max_ms),

@@ -35,7 +35,7 @@ class Cursor:
         self.end = len(self._data)
         self._items_left = ITEMS_MAX
 
-    def take(self, size: int) -> memoryview:
+    def read_bytes(self, size: int) -> memoryview:
         position = self.position
         if size < 0 or size > self.end - position:
             left = self.end - position
@@ -47,41 +47,41 @@ class Cursor:
     def part(self, size: int) -> Iterator[None]:
         """Limit reads to the next `size` bytes, and continue after them."""
         whole = self.end
-        self.take(size)
+        self.read_bytes(size)
         self.position, self.end = self.position - size, self.position
         yield
         self.position, self.end = self.end, whole
 
     def int8(self) -> int:
-        (byte,) = self.take(1)
+        (byte,) = self.read_bytes(1)
         return byte - 256 if byte > 127 else byte
 
     def flag(self) -> bool:
-        return self.take(1)[0] != 0
+        return self.read_bytes(1)[0] != 0
 
     def int16(self) -> int:
-        return int(_INT16.unpack(self.take(2))[0])
+        return int(_INT16.unpack(self.read_bytes(2))[0])
 
     def uint16(self) -> int:
         return self.int16() & 0xFFFF
 
     def int32(self) -> int:
-        return int(_INT32.unpack(self.take(4))[0])
+        return int(_INT32.unpack(self.read_bytes(4))[0])
 
     def int64(self) -> int:
-        return int(_INT64.unpack(self.take(8))[0])
+        return int(_INT64.unpack(self.read_bytes(8))[0])
 
     def float64(self) -> float:
-        return float(_FLOAT64.unpack(self.take(8))[0])
+        return float(_FLOAT64.unpack(self.read_bytes(8))[0])
 
     def uuid(self) -> UUID:
-        return UUID(bytes=bytes(self.take(16)))
+        return UUID(bytes=bytes(self.read_bytes(16)))
 
     def varint(self) -> int:
         """An unsigned number of 32 bits, 7 bits a byte, the least significant first."""
         value = 0
         for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            (byte,) = self.take(1)
+            (byte,) = self.read_bytes(1)
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 if value >> 32:
@@ -111,7 +111,7 @@ class Cursor:
         if size == -1 and nullable:
             return None
         try:
-            return str(self.take(size), "utf-8")
+            return str(self.read_bytes(size), "utf-8")
         except UnicodeDecodeError:
             raise MalformedRequestError(f"the text before {self.position} is not UTF-8") from None
 
@@ -119,4 +119,4 @@ class Cursor:
         size = self.blob_size(flexible=flexible)
         if size == -1 and nullable:
             return None
-        return bytes(self.take(size))
+        return bytes(self.read_bytes(size))

@@ -21,7 +21,7 @@ def varint(body: memoryview, position: int) -> tuple[int, int]:
     raise MalformedRequestError(f"the number before {position} is too long")
 
 
-def take(body: memoryview, position: int, size: int) -> memoryview:
+def read_bytes(body: memoryview, position: int, size: int) -> memoryview:
     if size < 0 or position + size > len(body):
         raise MalformedRequestError(f"{size} bytes requested at {position} of {len(body)}")
     return body[position : position + size]

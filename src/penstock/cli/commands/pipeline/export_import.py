@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.arguments import AsJson, Directory
-from penstock.cli.commands.pipeline.jobs import Master, Topics, app, start_session
+from penstock.cli.commands.pipeline.jobs import Master, Partitions, Topics, app, start_session
 from penstock.cli.output import (
     print_fields,
     print_json,
@@ -110,9 +110,6 @@ PartitionColumn = Annotated[
     str | None,
     typer.Option("--partition", help="Column of the partition numbers.", show_default="by key"),
 ]
-Partitions = Annotated[
-    int, typer.Option(min=1, help="Number of partitions of a topic that is created.")
-]
 KafkaSettings = Annotated[
     list[str] | None,
     typer.Option(
@@ -189,8 +186,8 @@ def _iceberg(table: str | None, catalog: str | None, settings: list[str]) -> Ice
 
     if table is None and catalog is None and not settings:
         return None
-    found = _pairs("--catalog-setting", settings)
-    return IcebergPlace(table or IcebergPlace().table, catalog, found)
+    properties = _pairs("--catalog-setting", settings)
+    return IcebergPlace(table or IcebergPlace().table, catalog, properties)
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:

@@ -44,6 +44,9 @@ Topics = Annotated[
     list[str] | None,
     typer.Option("--topic", "-t", help="Topic to process (repeatable).", show_default="all"),
 ]
+Partitions = Annotated[
+    int, typer.Option(min=1, help="Number of partitions of a topic that is created.")
+]
 _NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 

@@ -30,18 +30,18 @@ def package(output: Output, more: With = None, as_json: AsJson = False) -> None:
     from penstock.pipeline import archive_settings
     from penstock.pipeline import package as make
 
-    made = make(output, more=more or ())
+    archive = make(output, more=more or ())
     if as_json:
-        print_json([made])
+        print_json([archive])
         return
     print_fields(
         (
-            ("archive", made.path),
-            ("size", size_text(made.bytes)),
-            ("files", made.files),
-            ("Python", made.python),
-            ("platform", made.platform),
-            *((f"  {name}", version) for name, version in made.distributions.items()),
-            *archive_settings(made.path).items(),
+            ("archive", archive.path),
+            ("size", size_text(archive.bytes)),
+            ("files", archive.files),
+            ("Python", archive.python),
+            ("platform", archive.platform),
+            *((f"  {name}", version) for name, version in archive.distributions.items()),
+            *archive_settings(archive.path).items(),
         )
     )

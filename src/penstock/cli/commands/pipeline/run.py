@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import AsJson
-from penstock.cli.commands.pipeline.jobs import Master, Topics, app, start_session
+from penstock.cli.commands.pipeline.jobs import Master, Partitions, Topics, app, start_session
 from penstock.cli.output import print_fields, print_json, print_table, time_text
 from penstock.cli.target import Data, Namespace, Server, open_target
 
@@ -39,9 +39,6 @@ To = Annotated[
 ]
 ToTopic = Annotated[
     str | None, typer.Option("--to-topic", metavar="TOPIC", help="Topic to write rows to.")
-]
-Partitions = Annotated[
-    int, typer.Option(min=1, help="Number of partitions of a topic that is created.")
 ]
 Export = Annotated[
     str | None,

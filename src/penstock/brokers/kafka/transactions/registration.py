@@ -1,11 +1,10 @@
-"""Builds what coordinates clients: groups of consumers, and transactions."""
+"""Names the transaction APIs to the registry."""
 
 from __future__ import annotations
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
-from penstock.brokers.kafka.groups.registration import register_groups
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.transactions.api import TransactionApi
 from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
@@ -13,24 +12,12 @@ from penstock.brokers.kafka.transactions.index import TransactionIndex
 from penstock.brokers.kafka.transactions.participant import TransactionParticipant
 from penstock.meta.client import ListenerAnnouncer
 from penstock.meta.client_api.transaction_client import TransactionClient
-from penstock.record import ShardId
 
 
-def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -> None:
-    groups = KafkaGroups(broker.groups, broker.namespace)
-    transactions = _register_transactions(registry, broker, groups, cluster)
-    pending = transactions.pending_offsets if transactions is not None else _nothing_pending
-    register_groups(registry, broker, groups, pending, cluster)
-
-
-async def _nothing_pending(_group: str) -> tuple[ShardId, ...]:
-    return ()
-
-
-def _register_transactions(
+def register(
     registry: ApiRegistry, broker: KafkaBroker, groups: KafkaGroups, cluster: ClusterView
 ) -> TransactionCoordinator | None:
-    """Offer transactions where the meta service keeps their state."""
+    """Offer transactions if the meta service stores their state."""
     if not isinstance(broker.meta, TransactionClient):
         return None
     index = TransactionIndex(broker.drivers.limits)
@@ -39,7 +26,9 @@ def _register_transactions(
     if others is not None:
         participant.is_group_here = others.is_coordinator_of
     coordinator = TransactionCoordinator(broker, broker.meta, index, participant, others)
-    states = [one for one in broker.meta.list_transactions() if one.namespace == broker.namespace]
+    states = [
+        state for state in broker.meta.list_transactions() if state.namespace == broker.namespace
+    ]
     participant.recover(states)
     coordinator.recover(states)
     broker.drivers.serve_transaction_steps(participant.handle)
@@ -50,5 +39,5 @@ def _register_transactions(
     registry.add(25, 0, 4, api.add_offsets)
     registry.add(26, 0, 4, api.end)
     registry.add(28, 0, 4, api.commit_offsets)
-    broker.spawn(coordinator.watch(), "transactions")
+    broker.spawn(coordinator.maintenance.watch(), "transactions")
     return coordinator

@@ -1,0 +1,18 @@
+"""Whether this node leads a partition, in the leader epoch that a client knows."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from penstock.meta.client import Shard
+
+
+def leader_error(shard: Shard | None, node_id: int, epoch: int) -> int:
+    """Return the code for a request to a partition, 0 to serve it; `epoch` -1: any."""
+    if shard is None:
+        return int(ErrorCode.unknown_topic_or_partition)
+    if shard.leader != node_id:
+        return int(ErrorCode.not_leader_or_follower)
+    if 0 <= epoch < shard.leader_epoch:
+        return int(ErrorCode.fenced_leader_epoch)
+    return int(ErrorCode.unknown_leader_epoch) if epoch > shard.leader_epoch else 0
