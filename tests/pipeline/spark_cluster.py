@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from penstock.pipeline.session.java import find_java
+from penstock.pipeline.spark_session.java import find_java
 
 START_S = 600
 WORKERS = 2

@@ -28,8 +28,8 @@ from pyspark.sql.types import StructType
 from penstock.engine.segment import StoreView
 from penstock.errors import BadRequestError, NotAStoreError, NotSupportedError
 from penstock.pipeline.options.sink_options import BATCH_PREFIX, SinkOptions, sink_options
-from penstock.pipeline.session.worker_errors import hide_traceback
-from penstock.pipeline.session.worker_gc import freeze_loaded_objects
+from penstock.pipeline.spark_session.worker_errors import hide_traceback
+from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects
 from penstock.pipeline.write.commit_protocol import Journal, Publisher
 from penstock.pipeline.write.staging import (
     Partitioner,

@@ -30,7 +30,7 @@ from penstock.pipeline.read.planning import TaskPartition, within_limit
 from penstock.pipeline.read.ranges import ShardRange, batch_ranges
 from penstock.pipeline.read.reading import Scan
 from penstock.pipeline.read.sources import open_source
-from penstock.pipeline.session.worker_errors import hide_traceback, hide_traceback_in_rows
+from penstock.pipeline.spark_session.worker_errors import hide_traceback, hide_traceback_in_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,7 @@ from penstock.errors import (
     SetupError,
     StoreError,
 )
-from penstock.pipeline.session.masters import is_connect
+from penstock.pipeline.spark_session.masters import is_connect
 from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:

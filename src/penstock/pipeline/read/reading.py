@@ -26,7 +26,7 @@ from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.planning import TaskPartition
 from penstock.pipeline.read.ranges import ShardRange, still_there
-from penstock.pipeline.session.worker_gc import freeze_loaded_objects
+from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects
 from penstock.pipeline.store.node_directory import store_root
 from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord

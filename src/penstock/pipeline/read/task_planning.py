@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.pipeline.read.ranges import ShardRange
-from penstock.pipeline.session.masters import CORES
+from penstock.pipeline.spark_session.masters import CORES
 
 ROWS_MAX: Final = 500_000
 """A task with more rows than this would run long after the others have ended."""

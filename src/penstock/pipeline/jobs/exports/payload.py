@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 from msgspec import Struct
 
 from penstock.errors import BadRequestError
-from penstock.pipeline.session.masters import is_connect
+from penstock.pipeline.spark_session.masters import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

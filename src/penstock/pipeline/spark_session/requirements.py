@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import SetupError
-from penstock.pipeline.session import probe
-from penstock.pipeline.session.masters import is_connect
+from penstock.pipeline.spark_session import probe
+from penstock.pipeline.spark_session.masters import is_connect
 from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Final
 from zlib import crc32
 
 from penstock.errors import SetupError
-from penstock.pipeline.session.launchers import write_launcher
+from penstock.pipeline.spark_session.launchers import write_launcher
 
 VERSION_MIN: Final = 17
 _ASK_TIMEOUT_S: Final = 30

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from penstock.pipeline.session.launchers import write_launcher
+from penstock.pipeline.spark_session.launchers import write_launcher
 
 _SCRIPT: Final = """#!/bin/sh
 # Runs Python without Spark's own zips on its path: what is in them is installed.
@@ -48,7 +48,7 @@ exec {python} "$@"
 
 _DAEMON: Final = """
 try:
-    from penstock.pipeline.session.worker_daemon import main
+    from penstock.pipeline.spark_session.worker_daemon import main
 except ImportError:
     from pyspark.daemon import manager as main
 main()

@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import SetupError
-from penstock.pipeline.session.java import find_java
-from penstock.pipeline.session.launchers import write_launcher
-from penstock.pipeline.session.masters import (
+from penstock.pipeline.spark_session.java import find_java
+from penstock.pipeline.spark_session.launchers import write_launcher
+from penstock.pipeline.spark_session.masters import (
     CORES,
     MASTER,
     Chosen,
@@ -28,9 +28,9 @@ from penstock.pipeline.session.masters import (
     is_local,
     is_master,
 )
-from penstock.pipeline.session.requirements import require_executors, warn_of_executors
-from penstock.pipeline.session.worker_python import worker_python
-from penstock.pipeline.session.worker_sockets import socket_settings
+from penstock.pipeline.spark_session.requirements import require_executors, warn_of_executors
+from penstock.pipeline.spark_session.worker_python import worker_python
+from penstock.pipeline.spark_session.worker_sockets import socket_settings
 from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.spark_cluster import spark_submit
 
 from penstock.errors import SetupError
-from penstock.pipeline.session import masters, packaging, sessions
+from penstock.pipeline.spark_session import masters, packaging, sessions
 
 CLUSTER = "spark://host:7077"
 
@@ -122,7 +122,8 @@ def test_an_archive_holds_what_executors_need(
     assert {"penstock", "msgspec", "rocksdict"} <= {*made.distributions}
     subprocess.run(["tar", "xzf", made.path, "-C", str(tmp_path)], check=True, timeout=120)
     code = (
-        "import msgspec, penstock, penstock._native\nfrom penstock.pipeline.session import probe\n"
+        "import msgspec, penstock, penstock._native\n"
+        "from penstock.pipeline.spark_session import probe\n"
         "print(penstock.__file__, probe.installed_version())"
     )
     answer = subprocess.run(

@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadRequestError, SetupError
-from penstock.pipeline.session import java, masters, requirements, sessions
-from penstock.pipeline.session.launchers import write_launcher
-from penstock.pipeline.session.worker_python import worker_python
 from penstock.pipeline.source import PenstockDataSource
+from penstock.pipeline.spark_session import java, masters, requirements, sessions
+from penstock.pipeline.spark_session.launchers import write_launcher
+from penstock.pipeline.spark_session.worker_python import worker_python
 
 
 def fake_java(path: Path, answer: str) -> Path:
@@ -219,7 +219,7 @@ def test_a_daemon_loads_what_workers_need_and_starts_no_thread(tmp_path: Path, w
 
 
 def test_where_our_daemon_cannot_be_loaded_it_is_sparks_own(tmp_path: Path) -> None:
-    broken = "penstock.pipeline.session.worker_daemon"
+    broken = "penstock.pipeline.spark_session.worker_daemon"
     found = loaded_by_the_daemon(tmp_path, "pyspark.worker", broken=broken)
     assert "pyspark.daemon" in found["modules"]
     assert "pyarrow" not in found["modules"]
@@ -284,7 +284,7 @@ def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections(spark: SparkS
     def settle_twice(_: int) -> list[int]:
         import gc
 
-        from penstock.pipeline.session.worker_gc import freeze_loaded_objects
+        from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects
 
         counts = []
         for _ in range(2):
@@ -299,7 +299,7 @@ def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections(spark: SparkS
 
 def test_a_program_of_its_own_collects_as_it_always_did() -> None:
     code = (
-        "import gc; from penstock.pipeline.session.worker_gc import freeze_loaded_objects; "
+        "import gc; from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects; "
         "freeze_loaded_objects(); "
         "print(gc.get_freeze_count())"
     )
