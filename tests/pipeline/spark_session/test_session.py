@@ -131,6 +131,29 @@ def test_settings_have_sane_defaults_and_short_names(spark: SparkSession) -> Non
     assert sessions._cores("local[*]") == os.cpu_count()
 
 
+def test_the_source_is_there_in_a_session_that_registered_nothing(
+    spark: SparkSession, spark_store: Path
+) -> None:
+    other = spark.newSession()
+    assert other.read.format("penstock").load(str(spark_store)).count() == 10_000
+    other.sql(f"create temporary view numbers using penstock options (path '{spark_store}')")
+    assert other.sql("select max(offset) from numbers").collect()[0][0] == 9_999
+    sessions.register(other)  # changes nothing, and is not an error
+
+
+def test_a_spark_without_our_requirements_keeps_its_other_sources(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['penstock.pipeline.source'] = None\n"
+        "import pyspark_penstock\n"
+        "print(hasattr(pyspark_penstock, 'DefaultSource'))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert answer.stdout == "False\n"
+
+
 def test_what_the_executors_lack_is_found_out_before_a_job_runs(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

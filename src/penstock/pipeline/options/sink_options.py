@@ -56,6 +56,7 @@ _COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "headers": (ArrayType,),
     "tags": (ArrayType, StringType),
     "timestamp": (TimestampType,),
+    "expires": (TimestampType,),
 }
 _ASSIGNED: Final = ("offset", "timestampType", "tag", "store_timestamp", "leader_epoch")
 """Columns of a read that the store gives each record by itself."""

@@ -25,9 +25,11 @@ from penstock.pipeline.spark_session.masters import (
     Chosen,
     check_master,
     choose,
+    is_connect,
     is_local,
     is_master,
 )
+from penstock.pipeline.spark_session.packaging import WORKER_PYTHON
 from penstock.pipeline.spark_session.requirements import require_executors, warn_of_executors
 from penstock.pipeline.spark_session.worker_python import worker_python
 from penstock.pipeline.spark_session.worker_sockets import socket_settings
@@ -42,6 +44,7 @@ PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
 CONNECT_NEEDS: Final = ("grpc", "grpc_status", "google.rpc", "zstandard", "pandas")
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"
+_REGISTERED: Final = "DATA_SOURCE_ALREADY_EXISTS"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUIET: Final = """status = off
 appender.none.type = Null
@@ -89,6 +92,9 @@ def session(
     if chosen.is_remote:
         return register(_connect(app_name, chosen, given))
     spark = _classic(app_name, chosen, given, quiet=quiet)
+    workers = spark.conf.get(WORKER_PYTHON, None)
+    if workers is not None:
+        spark.sparkContext.pythonExec = workers  # of tasks without SQL, too
     if not is_local(_master_of(spark)):
         try:
             require_executors(spark)
@@ -154,18 +160,32 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def _registered(spark: SparkSession) -> SparkSession:
+    from pyspark.errors import PySparkException
+
     from penstock.pipeline.source import PenstockDataSource
 
     if spark.conf.get(PUSH_DOWN, "false") != "true":
-        from pyspark.errors import PySparkException
-
-        # A declarative pipeline refuses changes: its settings say so then.
-        try:
-            spark.conf.set(PUSH_DOWN, "true")
-        except PySparkException as error:
-            _log.warning("setting_refused", setting=PUSH_DOWN, reason=str(error).split("\n")[0])
-    spark.dataSource.register(PenstockDataSource)
+        _set(spark, PUSH_DOWN, "true")
+    try:
+        spark.dataSource.register(PenstockDataSource)
+    except PySparkException as error:
+        if error.getCondition() != _REGISTERED:
+            raise
+        # The module `pyspark_penstock` has registered it, for all sessions. Such a source runs on
+        # executors with the driver's interpreter, unless this setting names theirs.
+        if not is_connect(spark) and spark.conf.get(WORKER_PYTHON, None) is None:
+            _set(spark, WORKER_PYTHON, str(spark.sparkContext.pythonExec))
     return spark
+
+
+def _set(spark: SparkSession, name: str, value: str) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.conf.set(name, value)
+    except PySparkException as error:
+        # A declarative pipeline rejects changes: its own settings name the value then.
+        _log.warning("setting_refused", setting=name, reason=str(error).split("\n")[0])
 
 
 def _master_of(spark: SparkSession) -> str:
