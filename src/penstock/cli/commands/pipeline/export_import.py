@@ -229,6 +229,30 @@ def _print_export(result: ExportResult) -> None:
     )
 
 
+@app.command()
+def clean(target: Target, as_json: AsJson = False) -> None:
+    """Remove staged files that killed exports left in TARGET/_penstock.
+
+    The next export does the same. Runs without Spark; rejected while an export to TARGET runs.
+
+    Example: [b]penstock pipeline clean parquet[/b]
+    """
+    from penstock.pipeline import jobs
+
+    result = jobs.clean(target)
+    if as_json:
+        print_json([result])
+        return
+    unfinished = result.unfinished_run
+    print_fields(
+        (
+            ("files removed", result.files_removed),
+            ("size", size_text(result.bytes_removed)),
+            ("run to finish by an export", "none" if unfinished is None else unfinished),
+        )
+    )
+
+
 @app.command("import")
 def import_(
     context: typer.Context,
