@@ -148,8 +148,8 @@ class _Sink:
 
 
 def _query(messages: Messages) -> str | None:
-    found = (message.query for message in messages if isinstance(message, StagedMessage))
-    return next((query for query in found if query is not None), None)
+    queries = (message.query for message in messages if isinstance(message, StagedMessage))
+    return next((query for query in queries if query is not None), None)
 
 
 def _target(options: SinkOptions, sink_id: str) -> AbstractContextManager[Target]:

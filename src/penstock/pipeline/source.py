@@ -96,9 +96,9 @@ class BatchReader(DataSourceReader):
                 if filters.shows(*shard)
             ]
             ranges = [shard_range for shard_range in ranges if shard_range.start < shard_range.end]
-            found = within_limit(source.tasks(ranges, options, filters), options)
+            tasks = within_limit(source.tasks(ranges, options, filters), options)
         # Spark takes an empty list for "one partition of which nothing is known".
-        return found or [TaskPartition(())]
+        return tasks or [TaskPartition(())]
 
     @hide_traceback_in_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

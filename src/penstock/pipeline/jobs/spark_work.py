@@ -49,14 +49,14 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
 
 
 @contextmanager
-def spark_work(spark: SparkSession, what: str, progress: Progress | None) -> Iterator[None]:
+def spark_work(spark: SparkSession, step: str, progress: Progress | None) -> Iterator[None]:
     """Run a block that starts Spark jobs; show the tasks done, raise `StoreError` on failure."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
     from pyspark.errors import PySparkException
 
     done = threading.Event()
     watcher = threading.Thread(
-        target=_watch, args=(spark, what, progress, done), name="spark-progress", daemon=True
+        target=_watch, args=(spark, step, progress, done), name="spark-progress", daemon=True
     )
     # Spark Connect has no context, and so no tracker of stages.
     watched = progress is not None and not is_connect(spark)
@@ -73,19 +73,19 @@ def spark_work(spark: SparkSession, what: str, progress: Progress | None) -> Ite
 
 
 def _watch(
-    spark: SparkSession, what: str, progress: Progress | None, done: threading.Event
+    spark: SparkSession, step: str, progress: Progress | None, done: threading.Event
 ) -> None:
     assert progress is not None
     tracker = spark.sparkContext.statusTracker()
     tasks: dict[int, tuple[int, int]] = {}
     while not done.wait(_POLL_INTERVAL_S):
         for stage in tracker.getActiveStageIds():
-            found = tracker.getStageInfo(stage)
-            if found is not None:
-                tasks[stage] = found.numCompletedTasks, found.numTasks
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                tasks[stage] = info.numCompletedTasks, info.numTasks
         if tasks:
             newest = tasks[max(tasks)]
-            progress(what, newest[0], newest[1])
+            progress(step, newest[0], newest[1])
 
 
 def is_final(text: str) -> bool:

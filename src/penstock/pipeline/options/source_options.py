@@ -230,7 +230,7 @@ def _topics(
     topics = table.names("subscribe")
     pattern = table.text("subscribePattern")
     assign = table.text("assign")
-    if sum(each is not None for each in (topics, pattern, assign)) > 1:
+    if sum(choice is not None for choice in (topics, pattern, assign)) > 1:
         raise BadRequestError("give one of 'subscribe', 'subscribePattern' and 'assign'")
     if pattern is not None:
         try:

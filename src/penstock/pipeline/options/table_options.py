@@ -56,15 +56,15 @@ def without_table(options: Mapping[str, str]) -> dict[str, str]:
     Spark makes up where an address is given."""
     if _PROVIDER not in {name.lower() for name in options}:
         return dict(options)
-    found = {
+    own = {
         name: value
         for name, value in options.items()
         if name.lower() not in _OWN and not name.lower().startswith(_COPY)
     }
-    named = {name.lower() for name in found}
+    named = {name.lower() for name in own}
     if "endpoint" in named or "tier" in named:
-        return {name: value for name, value in found.items() if name.lower() not in _MADE_UP}
-    return found
+        return {name: value for name, value in own.items() if name.lower() not in _MADE_UP}
+    return own
 
 
 def noted(options: Mapping[str, str], columns: Sequence[str]) -> StructType | str:

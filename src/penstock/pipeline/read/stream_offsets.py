@@ -179,9 +179,9 @@ class StreamPlanner:
                 self._complain(f"{shard.name!r} is gone", shard.name)
                 continue
             first = None if shard.topic in anew else begun.offsets.get(shard)
-            wanted = self._range(shard, first, last)
-            if wanted.start < wanted.end:
-                ranges.append(wanted)
+            shard_range = self._range(shard, first, last)
+            if shard_range.start < shard_range.end:
+                ranges.append(shard_range)
         return within_limit(self._view.tasks(ranges, self._options, Filters()), self._options)
 
     def _range(self, shard: ShardId, first: int | None, until: int) -> ShardRange:
@@ -196,10 +196,10 @@ class StreamPlanner:
             )
         return ShardRange(shard, max(first, bounds.earliest), min(until, bounds.commit))
 
-    def _complain(self, text: str, what: str) -> None:
+    def _complain(self, text: str, name: str) -> None:
         if self._options.fail_on_data_loss:
             raise BadRequestError(f"{text}; {_GO_ON}")
-        _log.warning("records_lost", of=what, detail=text)
+        _log.warning("records_lost", of=name, detail=text)
 
     def close(self) -> None:
         self._view.close()
@@ -212,7 +212,7 @@ def _shares(waiting: dict[ShardId, int], records_max: int) -> dict[ShardId, int]
         return dict(waiting)
     shares = {shard: count * records_max // total for shard, count in waiting.items()}
     left = records_max - sum(shares.values())
-    for shard in sorted(waiting, key=lambda each: shares[each] - waiting[each]):
+    for shard in sorted(waiting, key=lambda shard: shares[shard] - waiting[shard]):
         if left == 0:
             break
         more = min(left, waiting[shard] - shares[shard], 1)

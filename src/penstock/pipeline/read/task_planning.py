@@ -42,23 +42,23 @@ def rows_of(ranges: Iterable[ShardRange]) -> int:
 
 
 def pack(
-    ranges: Sequence[ShardRange], sizes: Sequence[int], wanted: int
+    ranges: Sequence[ShardRange], sizes: Sequence[int], task_size: int
 ) -> Iterator[list[ShardRange]]:
-    """Yield the ranges of each task, of about `wanted` bytes: long ranges are cut, short ones put
-    together."""
+    """Yield the ranges of each task, of about `task_size` bytes: long ranges are split, short ones
+    put together."""
     short: list[ShardRange] = []
     short_size = 0
-    for each, size in zip(ranges, sizes, strict=True):
-        shard, start, end = each
-        pieces = min(-(-size // wanted), end - start)
+    for shard_range, size in zip(ranges, sizes, strict=True):
+        shard, start, end = shard_range
+        pieces = min(-(-size // task_size), end - start)
         if pieces > 1:
             cuts = [start + (end - start) * number // pieces for number in range(pieces + 1)]
             yield from ([ShardRange(shard, low, high)] for low, high in pairwise(cuts))
             continue
-        if short and short_size + size > wanted:
+        if short and short_size + size > task_size:
             yield short
             short, short_size = [], 0
-        short.append(each)
+        short.append(shard_range)
         short_size += size
     if short:
         yield short

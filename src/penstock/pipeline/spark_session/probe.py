@@ -22,10 +22,10 @@ def report(names: tuple[str, ...], shared: str) -> str:
     missing = []
     for name in names:
         try:
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
         except (ImportError, ValueError):
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             missing.append(name)
     return json.dumps(
         {

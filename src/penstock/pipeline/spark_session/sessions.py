@@ -85,9 +85,9 @@ def session(
     if master is not None:
         check_master(master)
     given = {_setting(name): value for name, value in conf.items()}
-    found = _running()
-    if found is not None:
-        return register(_changed(found, master, given))
+    running = _running()
+    if running is not None:
+        return register(_changed(running, master, given))
     chosen = choose(master)
     if chosen.is_remote:
         return register(_connect(app_name, chosen, given))

@@ -88,9 +88,9 @@ def worker_python() -> str:
 
 def _installed(package: str) -> str | None:
     """Return the path of a package if every interpreter on this machine finds it there."""
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         return None
-    place = Path(next(iter(found.submodule_search_locations)))
+    place = Path(next(iter(spec.submodule_search_locations)))
     places = [*site.getsitepackages(), site.getusersitepackages()]
     return str(place) if str(place.parent) in places else None

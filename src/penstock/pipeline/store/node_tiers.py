@@ -44,13 +44,13 @@ def tier_of(view: StoreView, root: str, stored: ShardId) -> str | None:
     tiering = _configs.decode(packed).tiering if packed else None
     if tiering is None or not tiering.enabled or int(view.bounds(stored).earliest) == 0:
         return None
-    found = tiering.url or own_tier(root)
-    if found is None:
+    url = tiering.url or own_tier(root)
+    if url is None:
         raise BadRequestError(
             f"older records of {stored.name!r} are in the tier of its node, and {root} does not "
             "record its URL: set the option 'tier', or read from the node (option 'endpoint')"
         )
-    return found
+    return url
 
 
 class Tiers:
@@ -74,9 +74,9 @@ class Tiers:
         return self._open[url]
 
     def refresh(self) -> None:
-        for each in self._open.values():
-            each.refresh()
+        for tier in self._open.values():
+            tier.refresh()
 
     def close(self) -> None:
-        for each in self._open.values():
-            each.close()
+        for tier in self._open.values():
+            tier.close()

@@ -167,9 +167,9 @@ class Publisher:
         return added
 
     def _create_topics(self, target: Target, batch: OpenBatch) -> None:
-        wanted = partition_counts(chunk.shard for file in batch.files for chunk in file.chunks)
+        needed = partition_counts(chunk.shard for file in batch.files for chunk in file.chunks)
         there = target.partition_counts()
-        for topic, count in sorted(wanted.items()):
+        for topic, count in sorted(needed.items()):
             if there.get(topic, 0) >= count:
                 continue
             if self._partitions_created is None:

@@ -115,9 +115,9 @@ class Partitioner(Struct, frozen=True):
     def _check(given: NDArray[np.int64], column: AnyArray, counts: NDArray[np.int64]) -> None:
         wrong = _numpy(column.is_valid()).astype(np.bool_) & ((given < 0) | (given >= counts))
         if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
+            row = int(np.flatnonzero(wrong)[0])
             raise BadRequestError(
-                f"a row is for partition {given[at]}, but its topic has {counts[at]} partitions"
+                f"a row is for partition {given[row]}, but its topic has {counts[row]} partitions"
             )
 
 

@@ -189,8 +189,8 @@ def _iceberg(table: str | None, catalog: str | None, settings: list[str]) -> Ice
 
     if table is None and catalog is None and not settings:
         return None
-    found = _pairs("--catalog-setting", settings)
-    return IcebergPlace(table or IcebergPlace().table, catalog, found)
+    pairs = _pairs("--catalog-setting", settings)
+    return IcebergPlace(table or IcebergPlace().table, catalog, pairs)
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:
