@@ -96,7 +96,7 @@ class _Sink:
             if staged is None:
                 return StagedMessage(None, query)
             name = f"{run}/{Path(staged.path).name}"
-            path = open_area(place).keep(staged.path, name)
+            path = open_area(place).put_file(staged.path, name)
         return StagedMessage(replace(staged, path=path), query)
 
     @staticmethod

@@ -25,7 +25,12 @@ from pyspark.sql.types import StructType
 from penstock.errors import SetupError
 from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions, columns_of, read_options
-from penstock.pipeline.options.table_options import check_inserted, effective, noted, without_table
+from penstock.pipeline.options.table_options import (
+    check_inserted,
+    effective,
+    schema_with_options,
+    without_table,
+)
 from penstock.pipeline.read.planning import TaskPartition, within_limit
 from penstock.pipeline.read.ranges import ShardRange, batch_ranges
 from penstock.pipeline.read.reading import Scan
@@ -45,7 +50,7 @@ class PenstockDataSource(DataSource):
 
     @hide_traceback
     def schema(self) -> StructType | str:
-        return noted(self.options, columns_of(without_table(self.options)))
+        return schema_with_options(self.options, columns_of(without_table(self.options)))
 
     @hide_traceback
     def reader(self, schema: StructType) -> DataSourceReader:

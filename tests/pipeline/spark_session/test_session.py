@@ -304,7 +304,7 @@ def test_a_script_is_never_put_where_another_user_can_change_it(
 
 @pytest.mark.spark
 def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections(spark: SparkSession) -> None:
-    def settle_twice(_: int) -> list[int]:
+    def freeze_twice(_: int) -> list[int]:
         import gc
 
         from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects
@@ -315,7 +315,7 @@ def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections(spark: SparkS
             counts.append(gc.get_freeze_count())
         return counts
 
-    first, second = spark.sparkContext.parallelize([0], 1).map(settle_twice).collect()[0]
+    first, second = spark.sparkContext.parallelize([0], 1).map(freeze_twice).collect()[0]
     assert first > 10_000
     assert second == first
 

@@ -213,7 +213,7 @@ def test_rows_staged_in_an_object_store_are_published_once(sink: Sink, object_pl
 
     def staged(batch: int) -> StagedFile:
         file = sink.stage(batch, range(ROWS))
-        return replace(file, path=area.keep(file.path, f"run-1/{batch}.arrow"))
+        return replace(file, path=area.put_file(file.path, f"run-1/{batch}.arrow"))
 
     publisher = Publisher(target, "s", journal, 3, "query 1")
     assert publisher.publish(0, [staged(0)]) == ROWS
@@ -240,7 +240,7 @@ def test_a_crash_while_rows_of_an_object_store_are_published_leaves_each_row_onc
 
     def staged(task: int, order: Iterable[int]) -> StagedFile:
         file = sink.stage(0, order, task)
-        return replace(file, path=area.keep(file.path, f"run-1/{Path(file.path).name}"))
+        return replace(file, path=area.put_file(file.path, f"run-1/{Path(file.path).name}"))
 
     def publish(files: list[StagedFile]) -> int:
         # A new driver knows nothing but the place.

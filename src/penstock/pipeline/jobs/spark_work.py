@@ -40,8 +40,8 @@ _RAISED: Final = re.compile(r"penstock\.errors\.(\w+): ([^\n]+)")
 _JAVA_RAISED: Final = re.compile(r"An error occurred while calling .*\n: (.+)")
 # The line of a Python traceback that names what was raised: the first one that is not indented.
 _PYTHON_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*(\S.*)")
-_HEALED: Final = (LockedError, RetryableError, DeadlineError)
-"""Errors of ours that time heals."""
+_TEMPORARY: Final = (LockedError, RetryableError, DeadlineError)
+"""Errors that may not come back when the job is repeated."""
 _KINDS: Final[dict[str, type[StoreError]]] = {
     kind.__name__: kind
     for kind in (BadRequestError, LockedError, NotAStoreError, NotSupportedError, SetupError)
@@ -94,7 +94,7 @@ def is_final(text: str) -> bool:
     for name, sentence in _RAISED.findall(text)[-1:]:
         kind = getattr(errors, name, StoreError)
         # What `spark_work` wrapped inside of a worker or a batch begins like this, and is Spark's.
-        return not sentence.startswith(_SPARK) and not issubclass(kind, _HEALED)
+        return not sentence.startswith(_SPARK) and not issubclass(kind, _TEMPORARY)
     return False
 
 

@@ -19,7 +19,7 @@ from penstock.errors import BadRequestError
 from penstock.pipeline.columns import BatchMaker
 from penstock.pipeline.read.endpoint import connect
 from penstock.pipeline.read.positions import recreated_text
-from penstock.pipeline.read.ranges import ShardRange, still_there
+from penstock.pipeline.read.ranges import ShardRange, available_part
 from penstock.record import Offset, StoredRecord
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class NodeRangeReader:
         topic, partition = shard_range.shard
         info: PartitionInfo = self._backend.partition_info(self._namespace, topic, partition)
         fail = self._scan.fail_on_data_loss
-        start, end, lost = still_there(shard_range, info.earliest, info.commit, fail=fail)
+        start, end, lost = available_part(shard_range, info.earliest, info.commit, fail=fail)
         self._counts.records_lost += lost
         return start, end
 

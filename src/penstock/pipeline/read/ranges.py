@@ -212,7 +212,7 @@ def within(shard: ShardId, number: int, bounds: Bounds, options: SourceOptions, 
     return nearest
 
 
-def still_there(
+def available_part(
     planned: ShardRange, earliest: int, commit: int, *, fail: bool
 ) -> tuple[int, int, int]:
     """Return (start, end, records lost) of what the shard still holds of a planned range; raise

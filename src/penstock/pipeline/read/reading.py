@@ -25,7 +25,7 @@ from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.planning import TaskPartition
-from penstock.pipeline.read.ranges import ShardRange, still_there
+from penstock.pipeline.read.ranges import ShardRange, available_part
 from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects
 from penstock.pipeline.store.node_directory import store_root
 from penstock.platform.log import get_logger
@@ -201,7 +201,7 @@ class _RangeReader:
             self._view.refresh()
             bounds = self._view.bounds(shard_range.shard)
         fail = self._scan.fail_on_data_loss
-        start, end, lost = still_there(shard_range, bounds.earliest, bounds.commit, fail=fail)
+        start, end, lost = available_part(shard_range, bounds.earliest, bounds.commit, fail=fail)
         self._counts.records_lost += lost
         return start, end
 

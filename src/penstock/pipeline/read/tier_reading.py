@@ -24,7 +24,7 @@ from penstock.codec.select import core
 from penstock.engine.segment import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError
 from penstock.pipeline.columns import BatchMaker, fields_of
-from penstock.pipeline.read.ranges import ShardRange, still_there
+from penstock.pipeline.read.ranges import ShardRange, available_part
 from penstock.pipeline.read.tier_source import may_pass
 from penstock.pipeline.read.tiers import shared_tier
 from penstock.platform.clock import SystemClock
@@ -85,7 +85,7 @@ class TierRangeReader:
             manifest = self._flat.refresh()
         first, end = (0, 0) if manifest is None else (manifest.start_offset, manifest.end_offset)
         fail = self._scan.fail_on_data_loss
-        first, end, lost = still_there(shard_range, first, end, fail=fail)
+        first, end, lost = available_part(shard_range, first, end, fail=fail)
         self._counts.records_lost += lost
         return manifest, first, end
 
