@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 
 from penstock.pipeline.spark_session.java import find_java
+from penstock.pipeline.spark_session.worker_python import worker_python
 
 START_S = 600
 WORKERS = 2
@@ -59,7 +60,8 @@ def running_connect_server(root: Path) -> Iterator[str]:
     log = root / "connect.log"
     flags = [flag for name, value in settings.items() for flag in ("--conf", f"{name}={value}")]
     command = ["spark-submit", "--master", "local[2]", *flags, "--class", _CONNECT]
-    process = _run(log, command, memory="700m")
+    # Spark gives a stream's source ten seconds to start: see `worker_python`.
+    process = _run(log, command, memory="700m", python=worker_python())
     try:
         port = _wait(log, r"Spark Connect server started at: \S*?:(\d+)", process)
         yield f"sc://127.0.0.1:{port}"
@@ -74,7 +76,9 @@ def _start(log: Path, kind: str, *more: str) -> subprocess.Popen[bytes]:
     return _run(log, ["spark-class", kind, *flags, *more])
 
 
-def _run(log: Path, command: list[str], memory: str = "256m") -> subprocess.Popen[bytes]:
+def _run(
+    log: Path, command: list[str], memory: str = "256m", python: str = sys.executable
+) -> subprocess.Popen[bytes]:
     """Run a program of Spark's, without the packages of this one."""
     (home,) = pyspark.__path__
     java = find_java()
@@ -83,7 +87,7 @@ def _run(log: Path, command: list[str], memory: str = "256m") -> subprocess.Pope
         "SPARK_HOME": home,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": memory,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
     }
     environment |= {} if java is None else {"JAVA_HOME": java}
     with log.open("wb") as output:

@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUERY: Final = "sql.streaming.queryId"
-"""The local property by which Spark tells tasks which query they are of."""
+"""The local property with the id of a task's streaming query."""
 _ORPHAN_AGE_S: Final = 7 * 24 * 3600
 """Files of a batch write that was killed are removed by a later write after this time."""
 
 
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     def __init__(self, file: StagedFile | None, query: str | None) -> None:
         self.file: Final = file
         self.query: Final = query
         """The id of the streaming query, which only tasks can see. A query that starts anew, with
-        another checkpoint, has another, and its batches are not taken for repeats."""
+        another checkpoint, has another, so that its batches do not count as repeats."""
 
 
 Messages = Sequence[WriterCommitMessage | None]

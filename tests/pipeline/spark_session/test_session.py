@@ -136,6 +136,8 @@ def test_the_source_is_there_in_a_session_that_registered_nothing(
 ) -> None:
     other = spark.newSession()
     assert other.read.format("penstock").load(str(spark_store)).count() == 10_000
+    narrow = other.read.format("penstock").schema("key binary, timestamp timestamp")
+    assert narrow.load(str(spark_store)).where("key = cast('key 7' as binary)").count() == 100
     other.sql(f"create temporary view numbers using penstock options (path '{spark_store}')")
     assert other.sql("select max(offset) from numbers").collect()[0][0] == 9_999
     sessions.register(other)  # changes nothing, and is not an error

@@ -34,7 +34,7 @@ def lag(store: Store, *, groups: Sequence[str] | None = None) -> LagResult:
     """Compare these groups (all by default) with the ends of what they read.
 
     `store` is `penstock.connect`'s, or `penstock.open`'s. Records that retention removed before a
-    group came to them do not count. Nothing is changed.
+    group read them do not count. Nothing is changed.
     """
     began = time.monotonic()
     chosen = store.groups() if groups is None else list(groups)

@@ -64,7 +64,7 @@ class RebuildResult(Struct, frozen=True):
     bytes: int
     report: RecoveryReport
     shards_changed: list[str]
-    """Shards that end elsewhere than before: what their damaged files had said was wrong."""
+    """Shards whose end changed: their damaged files had recorded a wrong one."""
     seconds: float
 
 

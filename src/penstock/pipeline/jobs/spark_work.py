@@ -1,7 +1,7 @@
 """Runs Spark's part of a job: says how far it is, and turns its failures into our own errors.
 
-An error that our code raised in a worker comes back as a Python traceback inside a Java one; what
-people need of it is its last sentence.
+An error that our code raised in a worker comes back as a Python traceback inside a Java one; only
+its last sentence helps the user.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _watch(
 
 
 def is_final(text: str) -> bool:
-    """Say whether what Spark tells of a failure is an error that our own code raised, and that
-    would only come back."""
+    """Say whether Spark reports an error that our own code raised and that a repetition would raise
+    again."""
     for name, sentence in _RAISED.findall(text)[-1:]:
         kind = getattr(errors, name, StoreError)
         # What `spark_work` wrapped inside of a worker or a batch begins like this, and is Spark's.
@@ -109,4 +109,4 @@ def as_store_error(text: str) -> StoreError:
     lines = foreign[-1:] or _JAVA_RAISED.findall(text)[:1]
     lines = lines or [line for line in text.splitlines() if line.strip()]
     _log.debug("spark_failed", text=text)
-    return StoreError(f"{_SPARK}{lines[0].strip() if lines else 'it failed without a word'}")
+    return StoreError(f"{_SPARK}{lines[0].strip() if lines else 'no reason was given'}")

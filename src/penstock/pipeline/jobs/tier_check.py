@@ -79,7 +79,7 @@ def _overlaps(path: str, url: str, problems: list[str]) -> list[_Overlap]:
                 if manifest.end_offset < bounds.earliest:
                     problems.append(
                         f"{shard.name!r}: the tier ends at {manifest.end_offset}, the log begins "
-                        f"at {bounds.earliest}; what lay between is gone"
+                        f"at {bounds.earliest}; the records between them are lost"
                     )
                 start = max(manifest.start_offset, int(bounds.earliest))
                 end = min(manifest.end_offset, int(bounds.commit))
@@ -97,7 +97,7 @@ def _compare(spark: SparkSession, path: str, url: str, overlaps: list[_Overlap])
         spark, {"path": path}, [overlap._replace(topic=overlap.shown) for overlap in overlaps]
     )
     tier = _hashed(spark, {"tier": url}, overlaps)
-    # Topics have other names in the tier of a node; both sides are called by their number here.
+    # Topics have other names in the tier of a node: rows of both sides carry a number instead.
     rows = {row[0]: row[1] for row in log.groupBy("number").count().collect()}
     lacking = log.join(tier, ["number", "offset", "hash"], "left_anti")
     missing = {row[0]: row[1] for row in lacking.groupBy("number").count().collect()}

@@ -81,7 +81,7 @@ class Limit(Struct, frozen=True):
     ids: dict[str, str]
     """The ids of topics that the offsets are of, as far as they say so."""
     word: str
-    """`earliest` or `latest`, where nothing else is said."""
+    """`earliest` or `latest`, the default of partitions without an offset."""
 
 
 class SourceOptions(Struct, frozen=True):

@@ -52,8 +52,8 @@ _MADE_UP: Final = ("path", "location")
 
 
 def without_table(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without what Spark adds when a table is created. Its location is one that
-    Spark makes up where an address is given."""
+    """Return the options without what Spark adds when a table is created. Spark invents
+    a location where an address is given; it is removed."""
     if _PROVIDER not in {name.lower() for name in options}:
         return dict(options)
     own = {
@@ -102,7 +102,7 @@ def effective(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
 
 
 def check_inserted(options: Mapping[str, str]) -> None:
-    """Refuse to insert into a table: a write hears nothing of it."""
+    """Reject an insert into a table: Spark does not pass its options to the sink."""
     if not options:
         raise BadRequestError(
             "no options: Spark does not pass a Python sink the options of a table. Write a "

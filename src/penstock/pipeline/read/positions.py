@@ -2,8 +2,8 @@
 
     {"orders": {"id": "orders-01JD3…", "0": 17, "1": 4}}
 
-A number is the next offset of a partition. The id tells a topic from an earlier one of the same
-name: of a topic that was deleted and created again, no earlier position means anything. It is the
+A number is the next offset of a partition. The id distinguishes a topic from an earlier one of the
+same name: positions in a topic mean nothing once it was deleted and created again. It is the
 topic id of a node (by its address or its directory), `name@number` of a plain store directory, and
 absent where the store knows none, or where an earlier release wrote the text.
 

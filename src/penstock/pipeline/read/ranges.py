@@ -1,7 +1,7 @@
 """Turns what was asked for into ranges of offsets: which shards, from where, up to where.
 
 A range never reaches outside of what its shard holds. Asking for more is an error that names the
-shard and its bounds; with `failOnDataLoss` off it is a warning, and what there is is read.
+shard and its bounds; with `failOnDataLoss` off it is a warning, and the available records are read.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Shards(Protocol):
 def choose_shards(
     view: Shards, options: SourceOptions, *, missing_ok: bool = False
 ) -> list[ShardId]:
-    """Return the shards that were asked for; all of them when nothing was said. What does not
-    exist is refused, or with `missing_ok` left out."""
+    """Return the requested shards, by default all. A topic or partition that does not exist is
+    rejected, or with `missing_ok` left out."""
     shards = view.shards()
     topics = {shard.topic for shard in shards}
     if options.pattern is not None:

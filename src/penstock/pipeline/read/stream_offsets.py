@@ -35,7 +35,7 @@ _log = get_logger(__name__)
 
 LOOK_AGAIN_S: Final = (0.5, 1.0)
 """A view of a directory, or a new leader, may know less than the one before for a moment."""
-_GO_ON: Final = "set failOnDataLoss to false to go on with what there is"
+_GO_ON: Final = "set failOnDataLoss to false to continue with the available records"
 
 
 class StreamPlanner:
@@ -105,7 +105,7 @@ class StreamPlanner:
         return False
 
     def _stable_ends(self, previous: Positions) -> Positions:
-        """Return the ends; look again while a shard seems to end before its position."""
+        """Return the ends; refresh while a shard seems to end before its position."""
         present = self._ends() if self._until is None else self._until
         for pause in LOOK_AGAIN_S:
             other = previous.recreated(present.ids, {shard.topic for shard in previous.offsets})

@@ -5,7 +5,7 @@
 
 Rows are exact, since offsets tell them; bytes are those on the device. So records in compressed
 batches, which are few bytes and much work, are spread over all cores, and a small read is one task.
-Plans are made in processes that see no session: `PENSTOCK_CORES` tells them the session's cores.
+Plans are made in processes that see no session: `PENSTOCK_CORES` holds the session's cores.
 """
 
 from __future__ import annotations

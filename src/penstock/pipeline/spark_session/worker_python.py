@@ -55,7 +55,7 @@ main()
 """
 
 
-# The process of a stream's source hears of its end by a closed socket, and would show a traceback.
+# A stream's source process ends when Spark closes its socket, and would print a traceback.
 _RUNNER: Final = """
 import os, runpy, sys
 del sys.argv[0]

@@ -28,7 +28,7 @@ _configs: Final = msgspec.msgpack.Decoder(ShardConfig)
 
 
 def own_tier(root: str) -> str | None:
-    """Return the tier of the node whose store this is; None where nothing tells."""
+    """Return the tier of the node whose store this is; None if it is not recorded."""
     if meta_of(root) is None:
         return None
     # Here, so that a directory is read without what only tiers need.
@@ -39,7 +39,7 @@ def own_tier(root: str) -> str | None:
 
 def tier_of(view: StoreView, root: str, stored: ShardId) -> str | None:
     """Return the URL of the tier that may hold older records of a shard than its log; None when it
-    has no tier, or its log holds everything; `BadRequestError` when nothing tells which."""
+    has no tier, or its log holds everything; `BadRequestError` when its URL is not recorded."""
     packed = view.state(stored).config
     tiering = _configs.decode(packed).tiering if packed else None
     if tiering is None or not tiering.enabled or int(view.bounds(stored).earliest) == 0:

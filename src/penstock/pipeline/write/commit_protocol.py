@@ -1,4 +1,4 @@
-"""Publishes staged rows in a store, each exactly once, whatever crashes in between.
+"""Publishes staged rows in a store, each exactly once, after any crash.
 
     stage          tasks write files                            not visible yet
     journal        `open.json` names the files of the batch     from here on these files are it

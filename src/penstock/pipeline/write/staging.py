@@ -211,7 +211,7 @@ def _staged(rows: pa.RecordBatch, field: pa.Field[pa.DataType]) -> AnyArray:
 
 
 def remove_run_files(area: Area, keep: Iterable[str] = ()) -> None:
-    """Remove what was staged, by this run and by earlier ones that came to nothing, except
+    """Remove what was staged, by this run and by earlier ones that failed, except
     `keep`; and the directories that are empty then."""
     kept = set(keep)
     for path in area.run_files():

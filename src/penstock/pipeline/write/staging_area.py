@@ -137,7 +137,7 @@ class DirectoryArea:
         try:
             Path(path).parent.rmdir()
         except OSError:
-            return  # holds files that a journal still speaks of
+            return  # holds files that a journal still names
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()

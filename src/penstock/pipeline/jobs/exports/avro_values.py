@@ -85,7 +85,7 @@ class AvroDecoder:
                 if skipped and value[:1] != b"\0":
                     return {name: "no header"}
                 datum: Datum = fastavro.schemaless_reader(source, schema)
-            except Exception as error:  # noqa: BLE001 - whatever these bytes make fastavro raise
+            except Exception as error:  # noqa: BLE001 - fastavro raises any error on bad bytes
                 return {name: type(error).__name__}
             return datum if source.tell() == len(value) else {name: "more than one datum"}
 

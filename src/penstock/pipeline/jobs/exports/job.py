@@ -54,13 +54,13 @@ _log = get_logger(__name__)
 EXPORTED_COLUMNS: Final = (
     "key,value,topic,partition,offset,timestamp,headers,tags,store_timestamp,leader_epoch,expires"
 )
-# Not to_date(): that goes by the time zone of the session.
+# Not to_date(): it uses the time zone of the session.
 _DAY: Final = "date_add(date'1970-01-01', cast(floor(unix_millis(timestamp) / 86400000) as int))"
 _TIMES: Final = "spark.sql.parquet.outputTimestampType"
 
 
 class ExportForm(Struct, frozen=True):
-    """What an export makes of the records."""
+    """The form in which an export stores records."""
 
     table_format: str = "parquet"
     """`parquet`; `delta`: the target is a Delta table; `iceberg`: see `iceberg`. All by topic and

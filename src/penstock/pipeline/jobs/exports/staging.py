@@ -1,8 +1,8 @@
 """Stages Parquet files of an export in Spark's Python workers, where the records are read.
 
 A task reads its ranges and writes what it reads, by topic and day, without a detour through the
-JVM's rows. Only the files that a finished task names count: what an attempt left that was killed or
-repeated is removed on the driver before anybody looks.
+JVM's rows. Only the files that a finished task names count: the driver removes files of killed and
+repeated attempts before it counts the rest.
 
     staging/topic=orders/day=2026-01-31/part-00007-….parquet
 """

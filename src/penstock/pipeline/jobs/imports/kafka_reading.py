@@ -141,7 +141,7 @@ class KafkaTask:
 
 
 def _messages(consumer: Consumer, kafka_range: KafkaRange) -> Iterator[Message]:
-    heard = time.monotonic()
+    last_message_s = time.monotonic()
     offset = kafka_range.start
     while offset < kafka_range.end:
         messages = consumer.consume(ROWS_PER_BATCH, timeout=_WAIT_S)
@@ -154,8 +154,8 @@ def _messages(consumer: Consumer, kafka_range: KafkaRange) -> Iterator[Message]:
                 return
             yield message
         if messages:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > SILENCE_MAX_S:
+            last_message_s = time.monotonic()
+        elif time.monotonic() - last_message_s > SILENCE_MAX_S:
             raise _unreadable(kafka_range, offset, f"no message for {SILENCE_MAX_S:.0f} s")
 
 

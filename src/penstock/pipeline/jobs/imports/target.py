@@ -38,7 +38,7 @@ class ImportPlace:
 
     @property
     def identity(self) -> list[str]:
-        """What tells imports of the same rows to several places apart where one journal serves."""
+        """Distinguishes imports of the same rows into several targets that share one journal."""
         return [self.path] if self.is_node else []
 
     def options(self) -> dict[str, str]:
