@@ -32,7 +32,6 @@ spark.sql(f"create table numbers using penstock options (path '{store}', columns
 exported = jobs.export(spark, store, f"{root}/parquet")
 print(json.dumps({
     "connect": pipeline.is_connect(spark),
-    "java": "py4j.java_gateway" in sys.modules,
     "read": rows.count(),
     "key": spark.read.format("penstock").option("key", "key 7").load(store).count(),
     "copied": spark.read.format("penstock").load(f"{root}/copy").count(),
@@ -62,7 +61,6 @@ def test_a_client_of_spark_connect_reads_writes_streams_and_runs_jobs(
     assert answer.returncode == 0, answer.stderr[-4000:]
     assert json.loads(answer.stdout.splitlines()[-1]) == {
         "connect": True,
-        "java": False,
         "read": 10_000,
         "key": 100,
         "copied": 10_000,

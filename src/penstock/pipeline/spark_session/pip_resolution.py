@@ -14,6 +14,9 @@ from penstock.errors import BadRequestError, SetupError
 
 TIMEOUT_S: Final = 1800
 _PLATFORM: Final = re.compile(r"[a-z0-9_]+")
+_MANYLINUX: Final = re.compile(r"manylinux_2_(\d+)_(\w+)")
+_GLIBC_MINOR_MIN: Final = 17
+"""The C library of manylinux2014, the oldest that wheels of today are built for."""
 _PYTHON: Final = re.compile(r"3\.(\d+)")
 _MINOR_MIN: Final = 11
 
@@ -51,7 +54,7 @@ def _command(
             raise BadRequestError(
                 f"{platform!r} is not a platform tag: write one like manylinux_2_28_aarch64"
             )
-        command += ["--platform", platform]
+        command += [word for tag in _compatible(platform) for word in ("--platform", tag)]
     if python is not None:
         version = _PYTHON.fullmatch(python)
         if version is None or int(version[1]) < _MINOR_MIN:
@@ -61,6 +64,17 @@ def _command(
             )
         command += ["--python-version", python, "--implementation", "cp"]
     return [*command, *requirements]
+
+
+def _compatible(platform: str) -> list[str]:
+    """Return the tags of wheels that run on a platform: pip does not know that a machine with a
+    newer C library runs wheels that were built for an older one."""
+    newest = _MANYLINUX.fullmatch(platform)
+    if newest is None:
+        return [platform]
+    minors = range(int(newest[1]), _GLIBC_MINOR_MIN - 1, -1)
+    tags = [f"manylinux_2_{minor}_{newest[2]}" for minor in minors]
+    return [*tags, f"manylinux2014_{newest[2]}"] if tags else [platform]
 
 
 def _reason(output: str) -> str:
