@@ -44,6 +44,7 @@ PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
 CONNECT_NEEDS: Final = ("grpc", "grpc_status", "google.rpc", "zstandard", "pandas")
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"
+SOURCE_NAME: Final = "penstock"
 _REGISTERED: Final = "DATA_SOURCE_ALREADY_EXISTS"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUIET: Final = """status = off
@@ -92,6 +93,7 @@ def session(
     if chosen.is_remote:
         return register(_connect(app_name, chosen, given))
     spark = _classic(app_name, chosen, given, quiet=quiet)
+    _registered(spark)  # with the interpreter of the driver, which plans
     workers = spark.conf.get(WORKER_PYTHON, None)
     if workers is not None:
         spark.sparkContext.pythonExec = workers  # of tasks without SQL, too
@@ -101,7 +103,7 @@ def session(
         except SetupError:
             spark.stop()
             raise
-    return _registered(spark)
+    return spark
 
 
 def _classic(
@@ -166,16 +168,29 @@ def _registered(spark: SparkSession) -> SparkSession:
 
     if spark.conf.get(PUSH_DOWN, "false") != "true":
         _set(spark, PUSH_DOWN, "true")
+    if _is_registered(spark):
+        return spark
     try:
         spark.dataSource.register(PenstockDataSource)
     except PySparkException as error:
         if error.getCondition() != _REGISTERED:
             raise
-        # The module `pyspark_penstock` has registered it, for all sessions. Such a source runs on
-        # executors with the driver's interpreter, unless this setting names theirs.
-        if not is_connect(spark) and spark.conf.get(WORKER_PYTHON, None) is None:
-            _set(spark, WORKER_PYTHON, str(spark.sparkContext.pythonExec))
     return spark
+
+
+def _is_registered(spark: SparkSession) -> bool:
+    """Say whether `pyspark_penstock` has registered the source, for all sessions, with the
+    interpreter of this one. Spark warns when a session registers it again."""
+    if is_connect(spark):
+        return False
+    assert spark._jvm is not None, "a session that runs has a JVM"
+    environment = spark._jvm.java.lang.System.getenv
+    # As Spark chooses the interpreter of a source that it registers by itself.
+    chosen = environment("PYSPARK_DRIVER_PYTHON") or environment("PYSPARK_PYTHON") or "python3"
+    if chosen != spark.sparkContext.pythonExec:
+        return False
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    return bool(sources.dataSourceExists(SOURCE_NAME))
 
 
 def _set(spark: SparkSession, name: str, value: str) -> None:
