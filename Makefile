@@ -123,7 +123,7 @@ protos: install ## compile the messages of the gRPC services again
 test: lint rust ## lint, all tests, the store's again on the Python backend, the pipeline's on Spark
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 	@$(MAKE) --no-print-directory BUILD=$(BUILD) pure
-	@if $(BIN)/python -c 'from penstock.pipeline.session.java import find_java; find_java()'; then \
+	@if $(BIN)/python -c 'from penstock.pipeline.spark_session.java import find_java; find_java()'; then \
 	    echo "the pipeline, on Spark:"; \
 	    $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m spark --timeout 600 $(ARGS) \
 	        tests/pipeline tests/test_examples.py; \

@@ -1,4 +1,4 @@
-"""A standalone Spark of one master and two workers on loopback, in processes of their own."""
+"""Spark in processes of its own on loopback: a standalone cluster, a Connect server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pyspark
 
-from penstock.pipeline.session.java import find_java
+from penstock.pipeline.spark_session.java import find_java
+from penstock.pipeline.spark_session.worker_python import worker_python
 
 START_S = 600
 WORKERS = 2
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
+_CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @contextmanager
@@ -44,22 +46,53 @@ def running_cluster(root: Path) -> Iterator[str]:
             process.wait(60)
 
 
+@contextmanager
+def running_connect_server(root: Path) -> Iterator[str]:
+    """Yield the address of a Connect server with two cores."""
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(root / "warehouse"),
+    }
+    log = root / "connect.log"
+    flags = [flag for name, value in settings.items() for flag in ("--conf", f"{name}={value}")]
+    command = ["spark-submit", "--master", "local[2]", *flags, "--class", _CONNECT]
+    # Spark gives a stream's source ten seconds to start: see `worker_python`.
+    process = _run(log, command, memory="700m", python=worker_python())
+    try:
+        port = _wait(log, r"Spark Connect server started at: \S*?:(\d+)", process)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        # spark-submit is a shell script that becomes Java: one process.
+        process.terminate()
+        process.wait(60)
+
+
 def _start(log: Path, kind: str, *more: str) -> subprocess.Popen[bytes]:
+    flags = "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
+    return _run(log, ["spark-class", kind, *flags, *more])
+
+
+def _run(
+    log: Path, command: list[str], memory: str = "256m", python: str = sys.executable
+) -> subprocess.Popen[bytes]:
+    """Run a program of Spark's, without the packages of this one."""
     (home,) = pyspark.__path__
     java = find_java()
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {
         "SPARK_HOME": home,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": memory,
+        "PYSPARK_PYTHON": python,
     }
     environment |= {} if java is None else {"JAVA_HOME": java}
     with log.open("wb") as output:
         return subprocess.Popen(
-            [
-                *(f"{home}/bin/spark-class", kind),
-                *("--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *more),
-            ],
+            [f"{home}/bin/{command[0]}", *command[1:]],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -11,8 +11,8 @@ Public modules: `stages` chains user functions over topics, `jobs` holds the bat
 is imported when a session starts, not before.
 """
 
-from penstock.pipeline.session.masters import is_connect
-from penstock.pipeline.session.packaging import archive_settings, package
-from penstock.pipeline.session.sessions import register, session
+from penstock.pipeline.spark_session.masters import is_connect
+from penstock.pipeline.spark_session.packaging import archive_settings, package
+from penstock.pipeline.spark_session.sessions import register, session
 
 __all__ = ["archive_settings", "is_connect", "package", "register", "session"]

@@ -110,10 +110,10 @@ class BatchMaker:
         self._repeated: Final[dict[str, AnyArray]] = {}
         """Columns with the same value in every row, as long as the longest batch so far."""
 
-    def from_columns(self, found: Columns) -> pa.RecordBatch:
+    def from_columns(self, columns: Columns) -> pa.RecordBatch:
         """Wrap what the byte loops give for `fields_of`, without a copy."""
-        count = len(found["offset"][0]) // 8
-        arrays = [self._narrow_array(name, found, count) for name in self.columns]
+        count = len(columns["offset"][0]) // 8
+        arrays = [self._narrow_array(name, columns, count) for name in self.columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     @property
@@ -121,9 +121,9 @@ class BatchMaker:
         """The columns of the store that the batches are made of."""
         return self._stored
 
-    def from_stored(self, found: pa.RecordBatch) -> pa.RecordBatch:
+    def from_stored(self, stored: pa.RecordBatch) -> pa.RecordBatch:
         """Convert columns of the store, `stored_names`."""
-        return self._convert(found)
+        return self._convert(stored)
 
     def from_records(self, records: Sequence[StoredRecord]) -> pa.RecordBatch:
         """Convert single records, as a look-up by key finds them."""
@@ -141,15 +141,15 @@ class BatchMaker:
         if name == "tag":
             return _only_tag(stored.column("tags")).cast(pa.string())
         array = stored.column(name)
-        wanted = _ARROW_TYPES[name]
-        return array if array.type == wanted else array.cast(wanted)
+        arrow_type = _ARROW_TYPES[name]
+        return array if array.type == arrow_type else array.cast(arrow_type)
 
-    def _narrow_array(self, name: str, found: Columns, count: int) -> AnyArray:
+    def _narrow_array(self, name: str, columns: Columns, count: int) -> AnyArray:
         if name in _REPEATED:
             return self._repeat(name, count)
         if name == "tag":
-            return _only_tag(_narrow_lists("tags", found["tags"], count))
-        parts = found[name]
+            return _only_tag(_narrow_lists("tags", columns["tags"], count))
+        parts = columns[name]
         if name in ("tags", "headers"):
             return _narrow_lists(name, parts, count)
         buffers: list[pa.Buffer | None] = [pa.py_buffer(part) for part in parts]

@@ -28,8 +28,8 @@ from pyspark.sql.types import StructType
 from penstock.engine.segment import StoreView
 from penstock.errors import BadRequestError, NotAStoreError, NotSupportedError
 from penstock.pipeline.options.sink_options import BATCH_PREFIX, SinkOptions, sink_options
-from penstock.pipeline.session.worker_errors import hide_traceback
-from penstock.pipeline.session.worker_gc import freeze_loaded_objects
+from penstock.pipeline.spark_session.worker_errors import hide_traceback
+from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects
 from penstock.pipeline.write.commit_protocol import Journal, Publisher
 from penstock.pipeline.write.staging import (
     Partitioner,
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUERY: Final = "sql.streaming.queryId"
-"""The local property by which Spark tells tasks which query they are of."""
+"""The local property with the id of a task's streaming query."""
 _ORPHAN_AGE_S: Final = 7 * 24 * 3600
 """Files of a batch write that was killed are removed by a later write after this time."""
 
 
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     def __init__(self, file: StagedFile | None, query: str | None) -> None:
         self.file: Final = file
         self.query: Final = query
         """The id of the streaming query, which only tasks can see. A query that starts anew, with
-        another checkpoint, has another, and its batches are not taken for repeats."""
+        another checkpoint, has another, so that its batches do not count as repeats."""
 
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -96,7 +96,7 @@ class _Sink:
             if staged is None:
                 return StagedMessage(None, query)
             name = f"{run}/{Path(staged.path).name}"
-            path = open_area(place).keep(staged.path, name)
+            path = open_area(place).put_file(staged.path, name)
         return StagedMessage(replace(staged, path=path), query)
 
     @staticmethod
@@ -148,8 +148,8 @@ class _Sink:
 
 
 def _query(messages: Messages) -> str | None:
-    found = (message.query for message in messages if isinstance(message, StagedMessage))
-    return next((query for query in found if query is not None), None)
+    queries = (message.query for message in messages if isinstance(message, StagedMessage))
+    return next((query for query in queries if query is not None), None)
 
 
 def _target(options: SinkOptions, sink_id: str) -> AbstractContextManager[Target]:

@@ -25,12 +25,17 @@ from pyspark.sql.types import StructType
 from penstock.errors import SetupError
 from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions, columns_of, read_options
-from penstock.pipeline.options.table_options import check_inserted, effective, noted, without_table
+from penstock.pipeline.options.table_options import (
+    check_inserted,
+    effective,
+    schema_with_options,
+    without_table,
+)
 from penstock.pipeline.read.planning import TaskPartition, within_limit
 from penstock.pipeline.read.ranges import ShardRange, batch_ranges
 from penstock.pipeline.read.reading import Scan
 from penstock.pipeline.read.sources import open_source
-from penstock.pipeline.session.worker_errors import hide_traceback, hide_traceback_in_rows
+from penstock.pipeline.spark_session.worker_errors import hide_traceback, hide_traceback_in_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +50,7 @@ class PenstockDataSource(DataSource):
 
     @hide_traceback
     def schema(self) -> StructType | str:
-        return noted(self.options, columns_of(without_table(self.options)))
+        return schema_with_options(self.options, columns_of(without_table(self.options)))
 
     @hide_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -96,9 +101,9 @@ class BatchReader(DataSourceReader):
                 if filters.shows(*shard)
             ]
             ranges = [shard_range for shard_range in ranges if shard_range.start < shard_range.end]
-            found = within_limit(source.tasks(ranges, options, filters), options)
+            tasks = within_limit(source.tasks(ranges, options, filters), options)
         # Spark takes an empty list for "one partition of which nothing is known".
-        return found or [TaskPartition(())]
+        return tasks or [TaskPartition(())]
 
     @hide_traceback_in_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -59,8 +59,8 @@ class Chain:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         chosen = schema or self._schema or TOPIC_SCHEMA
-        wanted = to_arrow_schema(_struct(chosen), timezone="UTC")
-        return rows.mapInArrow(_Work(self._stages, wanted), chosen)
+        arrow_schema = to_arrow_schema(_struct(chosen), timezone="UTC")
+        return rows.mapInArrow(_Work(self._stages, arrow_schema), chosen)
 
     def run(
         self, spark: SparkSession, source: Mapping[str, str], target: Mapping[str, str]
@@ -71,9 +71,11 @@ class Chain:
 
         with spark_work(spark, "stages", None):
             rows = spark.read.format(_OURS).options(**source).load()
-            made = self.apply(rows, self._schema_for(target))
+            output = self.apply(rows, self._schema_for(target))
             options = {name: value for name, value in target.items() if name != "format"}
-            made.write.format(target.get("format", _OURS)).options(**options).mode("append").save()
+            output.write.format(target.get("format", _OURS)).options(**options).mode(
+                "append"
+            ).save()
 
     def start(
         self,
@@ -89,9 +91,9 @@ class Chain:
         a restart with the same `checkpoint`. Without `every_s` it ends at what is there now."""
         options = {"startingOffsets": "earliest", **source}
         rows = spark.readStream.format(_OURS).options(**options).load()
-        made = self.apply(rows, self._schema_for(target))
+        output = self.apply(rows, self._schema_for(target))
         chosen = {name: value for name, value in target.items() if name != "format"}
-        writer = made.writeStream.format(target.get("format", _OURS)).options(**chosen)
+        writer = output.writeStream.format(target.get("format", _OURS)).options(**chosen)
         writer = writer.option("checkpointLocation", checkpoint)
         if name is not None:
             writer = writer.queryName(name)
@@ -118,25 +120,25 @@ class _Work:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for made in self._through(batch, 0):
-                if made.num_rows:
-                    yield _conform(made, self._schema)
+            for output in self._through(batch, 0):
+                if output.num_rows:
+                    yield _conform(output, self._schema)
 
     def _through(self, batch: pa.RecordBatch, number: int) -> Iterator[pa.RecordBatch]:
         if number == len(self._stages):
             yield batch
             return
         name, stage = self._stages[number]
-        for made in _outputs(name, stage, batch):
-            yield from self._through(made, number + 1)
+        for output in _outputs(name, stage, batch):
+            yield from self._through(output, number + 1)
 
 
 def _outputs(name: str, stage: Stage, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     try:
-        made = stage(batch)
-        if made is None:
+        output = stage(batch)
+        if output is None:
             return
-        parts: Iterable[object] = [made] if isinstance(made, pa.RecordBatch) else made
+        parts: Iterable[object] = [output] if isinstance(output, pa.RecordBatch) else output
         for part in parts:
             yield _checked(name, part)
     except StoreError:
@@ -195,14 +197,14 @@ def load_stage(text: str) -> Stage:
         module = import_module(module_name)
     except ImportError as error:
         raise BadRequestError(f"stage {text!r}: {error}") from error
-    found = getattr(module, function, None)
-    if not callable(found):
+    loaded = getattr(module, function, None)
+    if not callable(loaded):
         raise BadRequestError(f"stage {text!r}: {module_name} has no function {function!r}")
     from pyspark import cloudpickle
 
     # The module travels with the work: executors need not have it.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # vendored code
-    stage: Stage = found
+    stage: Stage = loaded
     return stage
 
 

@@ -26,7 +26,7 @@ from penstock.pipeline.read.planning import TaskPartition
 from penstock.pipeline.read.positions import PositionsJson
 from penstock.pipeline.read.reading import Scan
 from penstock.pipeline.read.stream_offsets import StreamPlanner
-from penstock.pipeline.session.worker_errors import hide_traceback, hide_traceback_in_rows
+from penstock.pipeline.spark_session.worker_errors import hide_traceback, hide_traceback_in_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,13 +23,13 @@ def read_transaction_limits(meta: Path) -> tuple[StableOffsets, bool]:
     # Imported here: a plain store is read without RocksDB.
     from penstock.meta.offline.read_transactions import read_transactions
 
-    found = read_transactions(str(meta))
+    transactions = read_transactions(str(meta))
     limits = StableOffsets()
-    limits.load_aborted(found.aborted)
-    for state in found.open:
+    limits.load_aborted(transactions.aborted)
+    for state in transactions.open:
         for partition in state.partitions:
             limits.hold_written(partition.shard, state.producer_id, partition.first_offset)
-    return limits, found.is_used
+    return limits, transactions.is_used
 
 
 class Transactions:

@@ -15,7 +15,7 @@ from tests.engine.segment.readonly.sample_store import EVENTS_COUNT, ORDERS, ORD
 
 from penstock.cli.commands.pipeline import jobs as pipeline_commands
 from penstock.engine.segment.readonly.store_view import StoreView
-from penstock.pipeline.session import sessions
+from penstock.pipeline.spark_session import sessions
 
 __all__ = ["run"]
 

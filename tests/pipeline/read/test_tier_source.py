@@ -185,7 +185,7 @@ def test_a_chunk_that_is_gone_is_named(spark: SparkSession, tier: Path, tmp_path
     copy = Path(shutil.copytree(tier, tmp_path / "tier"))
     gone = chunk_files(copy / "orders" / "0")[3]
     gone.unlink()
-    with pytest.raises(PySparkException, match=f"{gone.name}.*the object is gone"):
+    with pytest.raises(PySparkException, match=f"{gone.name}.*the object is missing"):
         read(spark, copy, subscribe="orders").count()
 
 

@@ -53,6 +53,24 @@ def test_every_column_comes_back_as_it_went_in(
         assert row.partition == key_hash(bytes(row.key)) % 3
 
 
+def test_a_loaded_frame_is_written_back_with_the_times_at_which_records_expire(
+    spark: SparkSession, load: Load, tmp_path: Path
+) -> None:
+    rows = spark.range(100).selectExpr(
+        "cast(id as string) value",
+        "timestamp_millis(5000 + id) timestamp",
+        "if(id % 3 = 0, null, timestamp_millis(4102444800000 + id)) expires",
+    )
+    write(rows, tmp_path / "store", **NEW)
+    loaded = load(tmp_path / "store", includeMetadata="true")
+    write(loaded, tmp_path / "copy", createTopics="true", partitions=3)
+    columns = ["timestamp", "expires"]
+    for path in ("store", "copy"):
+        found = load(tmp_path / path, includeMetadata="true").select(columns)
+        assert found.exceptAll(rows.select(columns)).count() == 0
+        assert found.count() == 100
+
+
 def test_a_task_that_fails_leaves_no_row_twice(
     spark: SparkSession, load: Load, tmp_path: Path
 ) -> None:

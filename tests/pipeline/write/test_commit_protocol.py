@@ -8,11 +8,14 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 from pyspark.sql.types import StringType, StructField, StructType
+from tests.tiered.conftest import s3_server
+from tests.tiered.providers.s3_server import S3Server
 
 from penstock.adapter.topics.partitioning import key_hash
 from penstock.engine.segment.readonly.store_view import StoreView
@@ -26,6 +29,8 @@ from penstock.pipeline.write.staging import Chunk, Partitioner, StagedFile, Stag
 from penstock.pipeline.write.staging_area import open_area
 from penstock.pipeline.write.targets import DirectoryTarget
 from penstock.record import Producer
+
+__all__ = ["s3_server"]
 
 ROWS = 1_000
 
@@ -189,14 +194,26 @@ def test_a_publisher_waits_for_the_one_that_has_the_store_open(sink: Sink) -> No
         hasty.publish(1, [sink.stage(1, range(ROWS))])
 
 
-def test_rows_staged_in_an_object_store_are_published_once(sink: Sink) -> None:
-    area = open_area("memory://staging-test/sink")
+@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.s3)])
+def object_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty place; credentials are in the environment, as on an executor."""
+    if request.param == "memory":
+        return f"memory://staging-test-{uuid4().hex}/sink"
+    server: S3Server = request.getfixturevalue("s3_server")
+    server.create_bucket("staging")
+    for name, value in server.options().items():
+        monkeypatch.setenv(f"AWS_{name.upper()}", value)
+    return f"s3a://staging/{uuid4().hex}/sink"
+
+
+def test_rows_staged_in_an_object_store_are_published_once(sink: Sink, object_place: str) -> None:
+    area = open_area(object_place)
     journal = Journal(area)
     target = lambda: DirectoryTarget.open(str(sink.store))  # noqa: E731 - as the sink has it
 
     def staged(batch: int) -> StagedFile:
         file = sink.stage(batch, range(ROWS))
-        return replace(file, path=area.keep(file.path, f"run-1/{batch}.arrow"))
+        return replace(file, path=area.put_file(file.path, f"run-1/{batch}.arrow"))
 
     publisher = Publisher(target, "s", journal, 3, "query 1")
     assert publisher.publish(0, [staged(0)]) == ROWS
@@ -214,6 +231,41 @@ def test_rows_staged_in_an_object_store_are_published_once(sink: Sink) -> None:
     missing = StagedFile(f"{area.root}/run-1/none.arrow", 0, ())
     with pytest.raises(SetupError, match="stagingPath"):
         publisher.publish(2, [missing])
+
+
+def test_a_crash_while_rows_of_an_object_store_are_published_leaves_each_row_once(
+    sink: Sink, object_place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    area = open_area(object_place)
+
+    def staged(task: int, order: Iterable[int]) -> StagedFile:
+        file = sink.stage(0, order, task)
+        return replace(file, path=area.put_file(file.path, f"run-1/{Path(file.path).name}"))
+
+    def publish(files: list[StagedFile]) -> int:
+        # A new driver knows nothing but the place.
+        target = lambda: DirectoryTarget.open(str(sink.store))  # noqa: E731 - as the sink has it
+        return Publisher(target, "s", Journal(open_area(object_place)), 3).publish(0, files)
+
+    left = 20
+    append = DirectoryTarget.append
+
+    def append_or_die(
+        self: DirectoryTarget, chunk: Chunk, rows: pa.RecordBatch, producer: Producer
+    ) -> bool:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crash
+        return append(self, chunk, rows, producer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryTarget, "append", append_or_die)
+        with pytest.raises(Crash):
+            publish([staged(0, range(400)), staged(1, range(400, ROWS))])
+    publish([staged(0, range(ROWS))])
+    assert sink.values() == expected(0)
+    assert Journal(area).open_batch() is None
 
 
 @pytest.mark.parametrize(

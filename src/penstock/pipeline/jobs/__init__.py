@@ -10,6 +10,7 @@ work and checks them against the bounds of the store.
 """
 
 from penstock.pipeline.jobs.consumer_lag import LagResult, PartitionLag, lag
+from penstock.pipeline.jobs.exports.cleaning import CleanResult, clean
 from penstock.pipeline.jobs.exports.iceberg_place import IcebergPlace
 from penstock.pipeline.jobs.exports.job import ExportForm, ExportResult, ShardExport, export
 from penstock.pipeline.jobs.exports.payload import Payload
@@ -34,6 +35,7 @@ from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
 from penstock.pipeline.jobs.verification import ShardCheck, VerifyResult, verify
 
 __all__ = [
+    "CleanResult",
     "ExportForm",
     "ExportResult",
     "IcebergPlace",
@@ -59,6 +61,7 @@ __all__ = [
     "UpkeepResult",
     "VerifyResult",
     "check_plot",
+    "clean",
     "compact",
     "expire",
     "export",

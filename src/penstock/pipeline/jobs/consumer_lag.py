@@ -34,11 +34,11 @@ def lag(store: Store, *, groups: Sequence[str] | None = None) -> LagResult:
     """Compare these groups (all by default) with the ends of what they read.
 
     `store` is `penstock.connect`'s, or `penstock.open`'s. Records that retention removed before a
-    group came to them do not count. Nothing is changed.
+    group read them do not count. Nothing is changed.
     """
     began = time.monotonic()
     chosen = store.groups() if groups is None else list(groups)
-    found = []
+    partitions = []
     ends: dict[str, dict[int, int]] = {}
     for name in chosen:
         info = store.describe_group(name)
@@ -48,8 +48,8 @@ def lag(store: Store, *, groups: Sequence[str] | None = None) -> LagResult:
                 ends[topic] = {part.partition: part.commit for part in parts}
             end = ends[topic][partition]
             lag_records = info.lag.get((topic, partition), 0)
-            found.append(
+            partitions.append(
                 PartitionLag(name, topic, partition, offset, end, lag_records, info.last_commit_ms)
             )
-    total = sum(each.lag for each in found)
-    return LagResult(len(chosen), total, found, time.monotonic() - began)
+    total = sum(partition_lag.lag for partition_lag in partitions)
+    return LagResult(len(chosen), total, partitions, time.monotonic() - began)

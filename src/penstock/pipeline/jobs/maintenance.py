@@ -64,7 +64,7 @@ class RebuildResult(Struct, frozen=True):
     bytes: int
     report: RecoveryReport
     shards_changed: list[str]
-    """Shards that end elsewhere than before: what their damaged files had said was wrong."""
+    """Shards whose end changed: their damaged files had recorded a wrong one."""
     seconds: float
 
 
@@ -111,7 +111,7 @@ def compact(
     if is_node(path):
         return compact_on_node(path, topics, progress)
     began = time.monotonic()
-    found: list[ShardUpkeep] = []
+    results: list[ShardUpkeep] = []
     size = 0
     with _engine(path, topics) as (engine, shards):
         for done, shard in enumerate(shards):
@@ -127,7 +127,7 @@ def compact(
                 )
             if _config(engine, shard).cleanup.compacts:
                 after = engine.shard_info(shard)
-                found.append(
+                results.append(
                     ShardUpkeep(
                         shards[shard],
                         before.earliest,
@@ -136,8 +136,8 @@ def compact(
                         removed.records,
                     )
                 )
-    rows = sum(each.removed for each in found)
-    return UpkeepResult(path, found, rows, size, 0, time.monotonic() - began)
+    rows = sum(result.removed for result in results)
+    return UpkeepResult(path, results, rows, size, 0, time.monotonic() - began)
 
 
 def expire(
@@ -174,19 +174,19 @@ def expire(
                 progress("expire", done, len(shards))
             engine.apply_retention(shard)
         report = engine.store.retention.run()
-        found = []
+        results = []
         for shard in shards:
             after = engine.shard_info(shard)
             removed = after.earliest - before[shard].earliest
-            found.append(
+            results.append(
                 ShardUpkeep(
                     shards[shard], before[shard].earliest, after.earliest, after.commit, removed
                 )
             )
-    rows = sum(each.removed for each in found)
+    rows = sum(result.removed for result in results)
     seconds = time.monotonic() - began
     left_names = [shards[shard] for shard in left]
-    return UpkeepResult(path, found, rows, report.size, report.files, seconds, left_names)
+    return UpkeepResult(path, results, rows, report.size, report.files, seconds, left_names)
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def _engine(
 ) -> Iterator[tuple[SegmentEngine, dict[ShardId, str]]]:
     # A look first: opening would create a store where there is none.
     with NamedView(path) as view:
-        shards = {view.stored(each): each.name for each in chosen_shards(view, path, topics)}
+        shards = {view.stored(shard): shard.name for shard in chosen_shards(view, path, topics)}
         root = view.root
     with _with_permission_hint(path, "name that node's host:port, and it does the work itself"):
         engine = SegmentEngine(SegmentStore.open(root, settings, clock=_offline_clock(root)))

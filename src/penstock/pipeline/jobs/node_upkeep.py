@@ -33,7 +33,7 @@ def compact_on_node(
 ) -> UpkeepResult:
     """Have the node compact the topics whose cleanup says so; others are left alone."""
     began = time.monotonic()
-    found: list[ShardUpkeep] = []
+    results: list[ShardUpkeep] = []
     rows = size = 0
     with closing(connect(address)) as backend:
         chosen = _chosen(backend, address, topics)
@@ -46,14 +46,14 @@ def compact_on_node(
             size += removed.size
             if removed.records:
                 after = backend.describe_topic(topic.namespace, topic.name)
-                found += _shards(before, after, removed.records)
-    return UpkeepResult(address, found, rows, size, 0, time.monotonic() - began)
+                results += _shards(before, after, removed.records)
+    return UpkeepResult(address, results, rows, size, 0, time.monotonic() - began)
 
 
 def expire_on_node(address: str, progress: Progress | None = None) -> UpkeepResult:
     """Have the node apply retention to everything that it keeps."""
     began = time.monotonic()
-    found = []
+    results = []
     size = 0
     with closing(connect(address)) as backend:
         topics = backend.list_topics(None)
@@ -63,12 +63,12 @@ def expire_on_node(address: str, progress: Progress | None = None) -> UpkeepResu
         backend.run_upkeep()
         for topic in before:
             after = backend.describe_topic(topic.namespace, topic.name)
-            found += _shards(topic, after, None)
+            results += _shards(topic, after, None)
             size += sum(partition.size for partition in topic.partitions)
             size -= sum(partition.size for partition in after.partitions)
-    rows = sum(each.removed for each in found)
+    rows = sum(result.removed for result in results)
     # Others may have written meanwhile: a size is not below nothing.
-    return UpkeepResult(address, found, rows, max(0, size), 0, time.monotonic() - began)
+    return UpkeepResult(address, results, rows, max(0, size), 0, time.monotonic() - began)
 
 
 def _chosen(backend: RemoteBackend, address: str, topics: Sequence[str] | None) -> list[TopicInfo]:
@@ -88,7 +88,7 @@ def _shown(topic: TopicInfo) -> str:
 def _shards(before: TopicInfo, after: TopicInfo, removed: int | None) -> list[ShardUpkeep]:
     """Return a line for each partition. The node counts what it compacted by topic: with several
     partitions, the first one's line has the sum."""
-    found = []
+    results = []
     for number, (old, new) in enumerate(zip(before.partitions, after.partitions, strict=False)):
         if removed is None and (old.problem or new.problem):
             continue  # without a leader nothing was done
@@ -96,5 +96,5 @@ def _shards(before: TopicInfo, after: TopicInfo, removed: int | None) -> list[Sh
         if removed is not None:
             count = removed if number == 0 else 0
         name = f"{_shown(before)}_{old.partition}"
-        found.append(ShardUpkeep(name, old.earliest, new.earliest, new.commit, count))
-    return found
+        results.append(ShardUpkeep(name, old.earliest, new.earliest, new.commit, count))
+    return results

@@ -1,4 +1,4 @@
-"""Runs a job's own tasks in Spark's workers: each by its number, and what comes of it as JSON."""
+"""Runs a job's own tasks in Spark's workers; each result returns as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_tasks(
     work: Callable[[Task], Result],
     kind: type[Result],
 ) -> list[Result]:
-    """Return what `work` makes of each of the tasks; both travel to the workers."""
+    """Return the results of `work` on each task; both are pickled to the workers."""
     if not tasks:
         return []
     count = len(tasks)

@@ -1,7 +1,7 @@
 """Runs Spark's part of a job: says how far it is, and turns its failures into our own errors.
 
-An error that our code raised in a worker comes back as a Python traceback inside a Java one; what
-people need of it is its last sentence.
+An error that our code raised in a worker comes back as a Python traceback inside a Java one; only
+its last sentence helps the user.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.errors import (
     SetupError,
     StoreError,
 )
-from penstock.pipeline.session.masters import is_connect
+from penstock.pipeline.spark_session.masters import is_connect
 from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ _RAISED: Final = re.compile(r"penstock\.errors\.(\w+): ([^\n]+)")
 _JAVA_RAISED: Final = re.compile(r"An error occurred while calling .*\n: (.+)")
 # The line of a Python traceback that names what was raised: the first one that is not indented.
 _PYTHON_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*(\S.*)")
-_HEALED: Final = (LockedError, RetryableError, DeadlineError)
-"""Errors of ours that time heals."""
+_TEMPORARY: Final = (LockedError, RetryableError, DeadlineError)
+"""Errors that may not come back when the job is repeated."""
 _KINDS: Final[dict[str, type[StoreError]]] = {
     kind.__name__: kind
     for kind in (BadRequestError, LockedError, NotAStoreError, NotSupportedError, SetupError)
@@ -49,14 +49,14 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
 
 
 @contextmanager
-def spark_work(spark: SparkSession, what: str, progress: Progress | None) -> Iterator[None]:
+def spark_work(spark: SparkSession, step: str, progress: Progress | None) -> Iterator[None]:
     """Run a block that starts Spark jobs; show the tasks done, raise `StoreError` on failure."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
     from pyspark.errors import PySparkException
 
     done = threading.Event()
     watcher = threading.Thread(
-        target=_watch, args=(spark, what, progress, done), name="spark-progress", daemon=True
+        target=_watch, args=(spark, step, progress, done), name="spark-progress", daemon=True
     )
     # Spark Connect has no context, and so no tracker of stages.
     watched = progress is not None and not is_connect(spark)
@@ -73,28 +73,28 @@ def spark_work(spark: SparkSession, what: str, progress: Progress | None) -> Ite
 
 
 def _watch(
-    spark: SparkSession, what: str, progress: Progress | None, done: threading.Event
+    spark: SparkSession, step: str, progress: Progress | None, done: threading.Event
 ) -> None:
     assert progress is not None
     tracker = spark.sparkContext.statusTracker()
     tasks: dict[int, tuple[int, int]] = {}
     while not done.wait(_POLL_INTERVAL_S):
         for stage in tracker.getActiveStageIds():
-            found = tracker.getStageInfo(stage)
-            if found is not None:
-                tasks[stage] = found.numCompletedTasks, found.numTasks
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                tasks[stage] = info.numCompletedTasks, info.numTasks
         if tasks:
             newest = tasks[max(tasks)]
-            progress(what, newest[0], newest[1])
+            progress(step, newest[0], newest[1])
 
 
 def is_final(text: str) -> bool:
-    """Say whether what Spark tells of a failure is an error that our own code raised, and that
-    would only come back."""
+    """Say whether Spark reports an error that our own code raised and that a repetition would raise
+    again."""
     for name, sentence in _RAISED.findall(text)[-1:]:
         kind = getattr(errors, name, StoreError)
         # What `spark_work` wrapped inside of a worker or a batch begins like this, and is Spark's.
-        return not sentence.startswith(_SPARK) and not issubclass(kind, _HEALED)
+        return not sentence.startswith(_SPARK) and not issubclass(kind, _TEMPORARY)
     return False
 
 
@@ -109,4 +109,4 @@ def as_store_error(text: str) -> StoreError:
     lines = foreign[-1:] or _JAVA_RAISED.findall(text)[:1]
     lines = lines or [line for line in text.splitlines() if line.strip()]
     _log.debug("spark_failed", text=text)
-    return StoreError(f"{_SPARK}{lines[0].strip() if lines else 'it failed without a word'}")
+    return StoreError(f"{_SPARK}{lines[0].strip() if lines else 'no reason was given'}")

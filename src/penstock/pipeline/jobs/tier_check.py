@@ -53,21 +53,21 @@ def check_tier(
         return []
     try:
         with spark_work(spark, "tier", progress):
-            found = _compare(spark, path, url, overlaps)
+            checks = _compare(spark, path, url, overlaps)
     except StoreError as error:
         problems.append(str(error))
         return []
     problems += [
-        f"{each.missing} of {each.rows} records of {each.shard!r} are not in the tier as they are "
-        "in the log"
-        for each in found
-        if each.missing
+        f"{check.missing} of {check.rows} records of {check.shard!r} are not in the tier as they "
+        "are in the log"
+        for check in checks
+        if check.missing
     ]
-    return found
+    return checks
 
 
 def _overlaps(path: str, url: str, problems: list[str]) -> list[_Overlap]:
-    found = []
+    overlaps = []
     tier = OpenTier(url)
     try:
         with NamedView(path) as view:
@@ -79,17 +79,17 @@ def _overlaps(path: str, url: str, problems: list[str]) -> list[_Overlap]:
                 if manifest.end_offset < bounds.earliest:
                     problems.append(
                         f"{shard.name!r}: the tier ends at {manifest.end_offset}, the log begins "
-                        f"at {bounds.earliest}; what lay between is gone"
+                        f"at {bounds.earliest}; the records between them are lost"
                     )
                 start = max(manifest.start_offset, int(bounds.earliest))
                 end = min(manifest.end_offset, int(bounds.commit))
                 if start < end:
-                    found.append(
+                    overlaps.append(
                         _Overlap(shard.name, stored.topic, shard.topic, shard.partition, start, end)
                     )
     finally:
         tier.close()
-    return found
+    return overlaps
 
 
 def _compare(spark: SparkSession, path: str, url: str, overlaps: list[_Overlap]) -> list[TierCheck]:
@@ -97,13 +97,15 @@ def _compare(spark: SparkSession, path: str, url: str, overlaps: list[_Overlap])
         spark, {"path": path}, [overlap._replace(topic=overlap.shown) for overlap in overlaps]
     )
     tier = _hashed(spark, {"tier": url}, overlaps)
-    # Topics have other names in the tier of a node; both sides are called by their number here.
+    # Topics have other names in the tier of a node: rows of both sides carry a number instead.
     rows = {row[0]: row[1] for row in log.groupBy("number").count().collect()}
     lacking = log.join(tier, ["number", "offset", "hash"], "left_anti")
     missing = {row[0]: row[1] for row in lacking.groupBy("number").count().collect()}
     return [
-        TierCheck(each.name, each.start, each.end, rows.get(number, 0), missing.get(number, 0))
-        for number, each in enumerate(overlaps)
+        TierCheck(
+            overlap.name, overlap.start, overlap.end, rows.get(number, 0), missing.get(number, 0)
+        )
+        for number, overlap in enumerate(overlaps)
     ]
 
 
@@ -123,7 +125,7 @@ def _hashed(spark: SparkSession, place: dict[str, str], overlaps: list[_Overlap]
         .load()
     )
     numbers = spark.createDataFrame(
-        [(number, each.topic, each.partition) for number, each in enumerate(overlaps)],
+        [(number, overlap.topic, overlap.partition) for number, overlap in enumerate(overlaps)],
         "number int, topic string, partition int",
     )
     hashed = "xxhash64(key is null, key, value is null, value, timestamp, headers, tags) hash"

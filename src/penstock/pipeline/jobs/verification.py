@@ -90,17 +90,17 @@ def verify(
 
 
 def _ranges(path: str, problems: list[str]) -> list[ReadRange]:
-    found = []
+    ranges = []
     try:
         with NamedView(path) as view:
             for shard in view.shards():
                 try:
-                    found.append(read_range(view, shard))
+                    ranges.append(read_range(view, shard))
                 except CorruptionError as error:
                     problems.append(f"{shard.name!r} cannot be read: {error}")
     except CorruptionError as error:
         problems.append(f"{path} cannot be read: {error}")
-    return found
+    return ranges
 
 
 def _read(spark: SparkSession, path: str, ranges: list[ReadRange]) -> list[ShardCheck]:
@@ -125,5 +125,7 @@ def _read(spark: SparkSession, path: str, ranges: list[ReadRange]) -> list[Shard
     ]
 
 
-def _shard_check(each: ReadRange, rows: int, size: int) -> ShardCheck:
-    return ShardCheck(each.shard.name, each.start, each.end, rows, each.rows_max, size)
+def _shard_check(shard_range: ReadRange, rows: int, size: int) -> ShardCheck:
+    return ShardCheck(
+        shard_range.shard.name, shard_range.start, shard_range.end, rows, shard_range.rows_max, size
+    )

@@ -125,13 +125,13 @@ class Filters(Struct):
         value = _as_number(name, items[0])
         if value is None:
             return False
-        wanted = compare(value)
+        allowed = compare(value)
         if name == "partition":
-            self.partitions &= wanted
+            self.partitions &= allowed
         elif name == "offset":
-            self.offsets &= wanted
+            self.offsets &= allowed
         else:
-            self.times_us &= wanted
+            self.times_us &= allowed
         return True
 
     @property
@@ -142,20 +142,20 @@ class Filters(Struct):
 
     def mask(self, batch: pa.RecordBatch) -> Mask | None:
         """Return which rows stay; None when all do."""
-        found: list[Mask] = []
+        masks: list[Mask] = []
         if self.keys is not None:
             keys = pa.array(sorted(self.keys), pa.binary())
-            found.append(pc.is_in(batch.column("key"), keys))
+            masks.append(pc.is_in(batch.column("key"), keys))
         if self.times_us != Range():
             times = batch.column("timestamp").cast(pa.int64())
             if self.times_us.start > -_UNLIMITED:
-                found.append(pc.greater_equal(times, pa.scalar(self.times_us.start, pa.int64())))
+                masks.append(pc.greater_equal(times, pa.scalar(self.times_us.start, pa.int64())))
             if self.times_us.end < _UNLIMITED:
-                found.append(pc.less(times, pa.scalar(self.times_us.end, pa.int64())))
-        if not found:
+                masks.append(pc.less(times, pa.scalar(self.times_us.end, pa.int64())))
+        if not masks:
             return None
-        mask = found[0]
-        for other in found[1:]:
+        mask = masks[0]
+        for other in masks[1:]:
             mask = pc.and_(mask, other)
         return mask
 

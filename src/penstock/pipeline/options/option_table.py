@@ -116,7 +116,9 @@ class OptionTable:
         value = self.text(name)
         if value is None:
             return None
-        return tuple(dict.fromkeys(each.strip() for each in value.split(",") if each.strip()))
+        return tuple(
+            dict.fromkeys(name_part.strip() for name_part in value.split(",") if name_part.strip())
+        )
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """Return one of `choices`; the first is the default."""
@@ -130,12 +132,12 @@ Offsets = dict[str, dict[int, int]]
 """Offsets, or timestamps, by topic and partition."""
 
 
-def parse_offsets(text: str, what: str) -> Offsets:
+def parse_offsets(text: str, option: str) -> Offsets:
     """Parse `{"topic": {"0": 17}}`."""
-    found: Offsets = {}
-    for shard, number in Positions.parse(text, what).offsets.items():
-        found.setdefault(shard.topic, {})[shard.partition] = number
-    return found
+    offsets: Offsets = {}
+    for shard, number in Positions.parse(text, option).offsets.items():
+        offsets.setdefault(shard.topic, {})[shard.partition] = number
+    return offsets
 
 
 def _whole(value: object) -> int:

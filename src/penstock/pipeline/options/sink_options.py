@@ -56,6 +56,7 @@ _COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "headers": (ArrayType,),
     "tags": (ArrayType, StringType),
     "timestamp": (TimestampType,),
+    "expires": (TimestampType,),
 }
 _ASSIGNED: Final = ("offset", "timestampType", "tag", "store_timestamp", "leader_epoch")
 """Columns of a read that the store gives each record by itself."""
@@ -154,13 +155,13 @@ def _check_columns(schema: StructType, *, has_topic: bool, refuses: bool) -> Non
                     "storeColumns to 'ignore'"
                 )
             continue
-        wanted = _COLUMNS.get(field.name)
-        if wanted is None:
+        expected = _COLUMNS.get(field.name)
+        if expected is None:
             near = get_close_matches(field.name, _COLUMNS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {[*_COLUMNS]}"
             raise BadRequestError(f"the sink does not accept the column {field.name!r}; {hint}")
-        if not isinstance(field.dataType, wanted):
-            types = " or ".join(each.typeName() for each in wanted)
+        if not isinstance(field.dataType, expected):
+            types = " or ".join(spark_type.typeName() for spark_type in expected)
             raise BadRequestError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, expected {types}"
             )

@@ -81,7 +81,7 @@ class Limit(Struct, frozen=True):
     ids: dict[str, str]
     """The ids of topics that the offsets are of, as far as they say so."""
     word: str
-    """`earliest` or `latest`, where nothing else is said."""
+    """`earliest` or `latest`, the default of partitions without an offset."""
 
 
 class SourceOptions(Struct, frozen=True):
@@ -230,7 +230,7 @@ def _topics(
     topics = table.names("subscribe")
     pattern = table.text("subscribePattern")
     assign = table.text("assign")
-    if sum(each is not None for each in (topics, pattern, assign)) > 1:
+    if sum(choice is not None for choice in (topics, pattern, assign)) > 1:
         raise BadRequestError("give one of 'subscribe', 'subscribePattern' and 'assign'")
     if pattern is not None:
         try:

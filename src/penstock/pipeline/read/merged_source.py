@@ -90,9 +90,9 @@ class MergedSource:
         cold = self._cold_tiers.of(stored)
         if cold is not None and cold.find(stored) is not None:
             until = self._hot.log_start(shard)
-            found = cold.offset_by_timestamp(stored, timestamp_ms, until)
-            if found is not None:
-                return found
+            offset = cold.offset_by_timestamp(stored, timestamp_ms, until)
+            if offset is not None:
+                return offset
         return self._hot.offset_by_timestamp(shard, timestamp_ms)
 
     def refresh(self) -> None:
@@ -115,12 +115,12 @@ class MergedSource:
                 old.setdefault(cold.url, (cold, []))[1].append(ShardRange(stored, start, middle))
             if middle < end:
                 new.append(ShardRange(shard, middle, end))
-        found = [
+        cold_tasks = [
             task.named(names)
-            for cold, wanted in old.values()
-            for task in cold.tasks(wanted, options, filters)
+            for cold, cold_ranges in old.values()
+            for task in cold.tasks(cold_ranges, options, filters)
         ]
-        return [*found, *self._hot.tasks(new, options, filters)]
+        return [*cold_tasks, *self._hot.tasks(new, options, filters)]
 
     def close(self) -> None:
         self._hot.close()

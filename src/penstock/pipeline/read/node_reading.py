@@ -19,7 +19,7 @@ from penstock.errors import BadRequestError
 from penstock.pipeline.columns import BatchMaker
 from penstock.pipeline.read.endpoint import connect
 from penstock.pipeline.read.positions import recreated_text
-from penstock.pipeline.read.ranges import ShardRange, still_there
+from penstock.pipeline.read.ranges import ShardRange, available_part
 from penstock.record import Offset, StoredRecord
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ _backends_lock: Final = threading.Lock()
 def shared_backend(address: str, query: str) -> RemoteBackend:
     """Return this process's connection for a query; those of earlier queries are closed."""
     with _backends_lock:
-        found = _backends.get((address, query))
-        if found is None:
-            found = connect(address)
+        backend = _backends.get((address, query))
+        if backend is None:
+            backend = connect(address)
             while _backends:
                 _backends.popitem()[1].close()
-            _backends[address, query] = found
-        return found
+            _backends[address, query] = backend
+        return backend
 
 
 class _Page(NamedTuple):
@@ -67,7 +67,7 @@ class NodeRangeReader:
     def __init__(
         self,
         scan: Scan,
-        wanted: ShardRange,
+        shard_range: ShardRange,
         names: tuple[str, ...],
         counts: Counts,
         topic_id: str | None = None,
@@ -75,21 +75,21 @@ class NodeRangeReader:
         """`topic_id`: raise when another topic has that name by now."""
         assert scan.endpoint is not None
         self._scan: Final = scan
-        self._shard: Final = wanted.shard
+        self._shard: Final = shard_range.shard
         self._namespace: Final = scan.namespace
         self._backend: Final = shared_backend(scan.endpoint, scan.query)
-        self._make: Final = BatchMaker(wanted.shard, names)
+        self._make: Final = BatchMaker(shard_range.shard, names)
         self._tag: Final = scan.tag if scan.tag is not None else scan.filters.tag
         self._counts: Final = counts
         self._topic_id: Final = topic_id
         self._check_topic()
-        self._start, self._end = self._bounds(wanted)
+        self._start, self._end = self._bounds(shard_range)
 
-    def _bounds(self, wanted: ShardRange) -> tuple[int, int]:
-        topic, partition = wanted.shard
-        found: PartitionInfo = self._backend.partition_info(self._namespace, topic, partition)
+    def _bounds(self, shard_range: ShardRange) -> tuple[int, int]:
+        topic, partition = shard_range.shard
+        info: PartitionInfo = self._backend.partition_info(self._namespace, topic, partition)
         fail = self._scan.fail_on_data_loss
-        start, end, lost = still_there(wanted, found.earliest, found.commit, fail=fail)
+        start, end, lost = available_part(shard_range, info.earliest, info.commit, fail=fail)
         self._counts.records_lost += lost
         return start, end
 
@@ -103,7 +103,7 @@ class NodeRangeReader:
 
     def by_key(self) -> Iterator[pa.RecordBatch]:
         """Yield the records of the wanted keys, by offset."""
-        found: dict[int, StoredRecord] = {}
+        by_offset: dict[int, StoredRecord] = {}
         for key in self._scan.filters.keys or ():
             messages = self._backend.query_by_key(
                 self._namespace, self._shard.topic, key, _FIRST_MS, None, KEY_RECORDS_MAX
@@ -115,10 +115,10 @@ class NodeRangeReader:
                 record = message.record
                 here = message.partition == self._shard.partition
                 if here and self._start <= record.offset < self._end:
-                    found[record.offset] = record
+                    by_offset[record.offset] = record
         self._check_topic()
-        self._counts.rows_read += len(found)
-        records = [found[offset] for offset in sorted(found)]
+        self._counts.rows_read += len(by_offset)
+        records = [by_offset[offset] for offset in sorted(by_offset)]
         if self._tag is not None:
             records = [record for record in records if self._tag in record.tags]
         for first in range(0, len(records), RECORDS_PER_PAGE):
@@ -150,8 +150,8 @@ class NodeRangeReader:
         """Ask for columns, and where the node has none to give, for rows."""
         topic, partition = self._shard
         names = self._make.stored_names
-        wanted = ColumnQuery(offset, self._end, names, self._tag, SIZE_PER_COLUMNS)
-        columns = self._backend.read_columns(self._namespace, topic, partition, wanted)
+        query = ColumnQuery(offset, self._end, names, self._tag, SIZE_PER_COLUMNS)
+        columns = self._backend.read_columns(self._namespace, topic, partition, query)
         if columns is not None:
             # Nothing: what is left of the range was deleted.
             after = columns[-1].column("offset")[-1].as_py() + 1 if columns else self._end
@@ -165,7 +165,7 @@ class NodeRangeReader:
             return self._backend.read(
                 self._namespace, topic, partition, Offset(offset), RECORDS_PER_PAGE, SIZE_PER_PAGE
             )
-        found = self._backend.read_by_tag(
+        messages = self._backend.read_by_tag(
             self._namespace,
             topic,
             self._tag,
@@ -174,4 +174,4 @@ class NodeRangeReader:
             RECORDS_PER_PAGE,
             SIZE_PER_PAGE,
         )
-        return [message.record for message in found]
+        return [message.record for message in messages]

@@ -30,9 +30,9 @@ class NodeSource:
         self._list()
 
     def _list(self) -> None:
-        found = self._backend.list_topics(self._namespace)
-        self._counts = {topic.name: topic.partition_count for topic in found}
-        self._ids = {topic.name: topic.topic_id for topic in found}
+        topics = self._backend.list_topics(self._namespace)
+        self._counts = {topic.name: topic.partition_count for topic in topics}
+        self._ids = {topic.name: topic.topic_id for topic in topics}
 
     def shards(self) -> list[ShardId]:
         return [
@@ -45,8 +45,8 @@ class NodeSource:
         return dict(self._ids)
 
     def bounds(self, shard: ShardId) -> OffsetRange:
-        found = self._part(shard)
-        return OffsetRange(found.earliest, found.commit)
+        info = self._part(shard)
+        return OffsetRange(info.earliest, info.commit)
 
     def _part(self, shard: ShardId) -> PartitionInfo:
         parts = self._parts.get(shard.topic)
@@ -59,18 +59,18 @@ class NodeSource:
         return parts[shard.partition]
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
-        found = self._backend.offsets_at(
+        offsets = self._backend.offsets_at(
             self._namespace, shard.topic, timestamp_ms, AdapterOffsetStrategy.LATEST
         )
-        offset = found[shard.partition]
+        offset = offsets[shard.partition]
         return None if offset >= self.bounds(shard).commit else offset
 
     def stored(self, shard: ShardId) -> ShardId:
         return ShardId(self._ids[shard.topic], shard.partition)
 
     def log_start(self, shard: ShardId) -> int:
-        found = self._part(shard)
-        return found.earliest if found.log_start is None else found.log_start
+        info = self._part(shard)
+        return info.earliest if info.log_start is None else info.log_start
 
     def refresh(self) -> None:
         self._list()
@@ -87,27 +87,29 @@ class NodeSource:
         count = task_count(
             sum(sizes), rows_of(ranges), options.partition_bytes, options.partitions_min
         )
-        wanted = max(1, -(-sum(sizes) // count))
-        return [self._task(each) for each in pack(ranges, sizes, wanted)]
+        task_size = max(1, -(-sum(sizes) // count))
+        return [self._task(packed) for packed in pack(ranges, sizes, task_size)]
 
     def _task(self, ranges: Sequence[ShardRange], *, by_key: bool = False) -> TaskPartition:
         topics = {shard_range.shard.topic for shard_range in ranges}
         ids = {topic: self._ids[topic] for topic in topics}
         return TaskPartition(ranges, by_key=by_key, ids=ids)
 
-    def _size(self, wanted: ShardRange) -> int:
+    def _size(self, shard_range: ShardRange) -> int:
         """Return about how many bytes a range takes: its share of the partition's."""
-        part = self._part(wanted.shard)
-        share = part.size * (wanted.end - wanted.start) // max(1, part.commit - part.earliest)
+        part = self._part(shard_range.shard)
+        share = (
+            part.size * (shard_range.end - shard_range.start) // max(1, part.commit - part.earliest)
+        )
         return max(1, share)
 
     def _without_old(self, ranges: Sequence[ShardRange], first_ms: int) -> list[ShardRange]:
-        found = []
+        newer = []
         for shard_range in ranges:
             first = self.offset_by_timestamp(shard_range.shard, max(0, first_ms))
             if first is not None and first < shard_range.end:
-                found.append(shard_range._replace(start=max(shard_range.start, first)))
-        return found
+                newer.append(shard_range._replace(start=max(shard_range.start, first)))
+        return newer
 
     def close(self) -> None:
         self._backend.close()

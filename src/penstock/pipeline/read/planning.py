@@ -104,12 +104,12 @@ def within_limit(tasks: Sequence[TaskPartition], options: SourceOptions) -> list
 class _Queue:
     """The units of a range of offsets."""
 
-    def __init__(self, log: ShardView, wanted: ShardRange) -> None:
+    def __init__(self, log: ShardView, shard_range: ShardRange) -> None:
         self._log: Final = log
         self._unit_size: Final = (QUEUE_UNIT if log.kind is QueueKind.SIMPLE else BATCH_UNIT).size
-        self.wanted: Final = wanted
-        self.first: Final = log.unit_of(wanted.start)
-        last = log.unit_of(wanted.end - 1)
+        self.range: Final = shard_range
+        self.first: Final = log.unit_of(shard_range.start)
+        last = log.unit_of(shard_range.end - 1)
         self.stop: Final = max(self.first, min(last + 1, log.ends.stop))
         self._held = b""
         if self.stop - self.first <= _UNITS_HELD_MAX:
@@ -120,8 +120,8 @@ class _Queue:
 
     def _read(self, number: int, count: int) -> bytes:
         if self._held:
-            at = (number - self.first) * self._unit_size
-            return self._held[at : at + count * self._unit_size]
+            position = (number - self.first) * self._unit_size
+            return self._held[position : position + count * self._unit_size]
         return self._log.read_units(number, count)
 
     def size(self, number: int) -> int:
@@ -154,11 +154,11 @@ class _Queue:
 
     def _offset_of(self, number: int) -> int:
         if number >= self.stop:
-            return self.wanted.end
+            return self.range.end
         offset = number
         if self._log.kind is QueueKind.BATCH:
             offset = int(BATCH_UNIT.unpack(self._unit(number))[4])
-        return min(max(offset, self.wanted.start), self.wanted.end)
+        return min(max(offset, self.range.start), self.range.end)
 
 
 class _Span(NamedTuple):
@@ -180,13 +180,16 @@ def plan(
     total = sum(sizes)
     if not queues:
         return []
-    rows = rows_of(queue.wanted for queue in queues)
+    rows = rows_of(queue.range for queue in queues)
     count = task_count(total, rows, partition_bytes, partitions_min)
-    wanted = max(1, -(-total // count))
+    task_size = max(1, -(-total // count))
     span = _span_of(queues)
     if len(queues) > 1 and total >= _MOST_OF_THE_LOG * (span.end - span.start):
         return _by_position(queues, span, count)
-    return [TaskPartition(each) for each in pack([queue.wanted for queue in queues], sizes, wanted)]
+    return [
+        TaskPartition(packed)
+        for packed in pack([queue.range for queue in queues], sizes, task_size)
+    ]
 
 
 def _span_of(queues: Iterable[_Queue]) -> _Span:
@@ -200,7 +203,7 @@ def _span_of(queues: Iterable[_Queue]) -> _Span:
 def _by_position(queues: Sequence[_Queue], span: _Span, count: int) -> list[TaskPartition]:
     stretches: list[list[ShardRange]] = [[] for _ in range(count)]
     for queue in queues:
-        shard, start, end = queue.wanted
+        shard, start, end = queue.range
         for number in range(count):
             cut = end
             if number < count - 1:
@@ -215,14 +218,14 @@ def _by_position(queues: Sequence[_Queue], span: _Span, count: int) -> list[Task
 def without_old(view: StoreView, ranges: Sequence[ShardRange], first_ms: int) -> list[ShardRange]:
     """Drop records before the first block that may hold a record of this time or later."""
     snapshot = view.snapshot()
-    found = []
+    newer = []
     for shard, start, end in ranges:
         first, last = start // TIME_BLOCK, -(-end // TIME_BLOCK)
         times = snapshot.get(shard).times
         block = next(iter(times.candidates(first_ms, first, last)), last)
         if block * TIME_BLOCK < end:
-            found.append(ShardRange(shard, max(start, block * TIME_BLOCK), end))
-    return found
+            newer.append(ShardRange(shard, max(start, block * TIME_BLOCK), end))
+    return newer
 
 
 def plan_by_key(view: StoreView, ranges: Sequence[ShardRange]) -> list[TaskPartition]:

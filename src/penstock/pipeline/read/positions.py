@@ -2,8 +2,8 @@
 
     {"orders": {"id": "orders-01JD3…", "0": 17, "1": 4}}
 
-A number is the next offset of a partition. The id tells a topic from an earlier one of the same
-name: of a topic that was deleted and created again, no earlier position means anything. It is the
+A number is the next offset of a partition. The id distinguishes a topic from an earlier one of the
+same name: positions in a topic mean nothing once it was deleted and created again. It is the
 topic id of a node (by its address or its directory), `name@number` of a plain store directory, and
 absent where the store knows none, or where an earlier release wrote the text.
 
@@ -34,13 +34,13 @@ class Positions(Struct, frozen=True):
     """By topic; a topic without one is missing."""
 
     def to_json(self) -> PositionsJson:
-        found: PositionsJson = {}
+        topics: PositionsJson = {}
         for shard in sorted(self.offsets):
-            if shard.topic not in found:
+            if shard.topic not in topics:
                 known = self.ids.get(shard.topic)
-                found[shard.topic] = {} if known is None else {ID: known}
-            found[shard.topic][str(shard.partition)] = self.offsets[shard]
-        return found
+                topics[shard.topic] = {} if known is None else {ID: known}
+            topics[shard.topic][str(shard.partition)] = self.offsets[shard]
+        return topics
 
     @classmethod
     def from_json(cls, parsed: Mapping[str, Mapping[str, int | str]]) -> Self:
@@ -60,12 +60,12 @@ class Positions(Struct, frozen=True):
         return cls(offsets, ids)
 
     @classmethod
-    def parse(cls, text: str, what: str) -> Self:
+    def parse(cls, text: str, option: str) -> Self:
         try:
             return cls.from_json(json.loads(text))
         except (ValueError, TypeError, AttributeError) as error:
             raise BadRequestError(
-                f'{what} is {text!r}, expected JSON like {{"orders": {{"0": 17, "1": -2}}}}'
+                f'{option} is {text!r}, expected JSON like {{"orders": {{"0": 17, "1": -2}}}}'
             ) from error
 
     def recreated(self, present: Mapping[str, str], topics: Iterable[str]) -> dict[str, str]:

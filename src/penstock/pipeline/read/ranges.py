@@ -1,7 +1,7 @@
 """Turns what was asked for into ranges of offsets: which shards, from where, up to where.
 
 A range never reaches outside of what its shard holds. Asking for more is an error that names the
-shard and its bounds; with `failOnDataLoss` off it is a warning, and what there is is read.
+shard and its bounds; with `failOnDataLoss` off it is a warning, and the available records are read.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Shards(Protocol):
 def choose_shards(
     view: Shards, options: SourceOptions, *, missing_ok: bool = False
 ) -> list[ShardId]:
-    """Return the shards that were asked for; all of them when nothing was said. What does not
-    exist is refused, or with `missing_ok` left out."""
+    """Return the requested shards, by default all. A topic or partition that does not exist is
+    rejected, or with `missing_ok` left out."""
     shards = view.shards()
     topics = {shard.topic for shard in shards}
     if options.pattern is not None:
@@ -72,18 +72,18 @@ def choose_shards(
     if options.assigned is not None:
         if not missing_ok:
             _check_topics(options.assigned, topics, options.place)
-        wanted = {
+        requested = {
             ShardId(topic, number)
             for topic, numbers in options.assigned.items()
             for number in numbers
         }
-        missing = sorted(wanted - set(shards))
+        missing = sorted(requested - set(shards))
         if missing and not missing_ok:
             raise BadRequestError(
                 f"topic {missing[0].topic!r} of {options.place} has no partition "
                 f"{missing[0].partition}"
             )
-        return sorted(wanted & set(shards))
+        return sorted(requested & set(shards))
     if options.topics is not None:
         if not missing_ok:
             _check_topics(options.topics, topics, options.place)
@@ -91,8 +91,8 @@ def choose_shards(
     return shards
 
 
-def _check_topics(wanted: Iterable[str], there: set[str], path: str) -> None:
-    for topic in wanted:
+def _check_topics(requested: Iterable[str], there: set[str], path: str) -> None:
+    for topic in requested:
         if topic not in there:
             near = get_close_matches(topic, there, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -105,7 +105,7 @@ def batch_ranges(view: Shards, options: SourceOptions) -> list[ShardRange]:
     check_named(options.start, shards, "startingOffsets")
     check_named(options.end, shards, "endingOffsets")
     options = with_present_ids(view, shards, options)
-    found = []
+    ranges = []
     for shard in shards:
         bounds = view.bounds(shard)
         start = start_of(view, shard, bounds, options)
@@ -115,8 +115,8 @@ def batch_ranges(view: Shards, options: SourceOptions) -> list[ShardRange]:
                 f"invalid range of {shard.name!r}: start {start} is after end {end}"
             )
         if start < end:
-            found.append(ShardRange(shard, start, end))
-    return found
+            ranges.append(ShardRange(shard, start, end))
+    return ranges
 
 
 def with_present_ids(
@@ -137,7 +137,9 @@ def with_present_ids(
                     "present topic from its earliest record"
                 )
             _log.warning("topic_recreated", topic=topic, detail=text)
-        kept = {topic: each for topic, each in (limit.offsets or {}).items() if topic not in other}
+        kept = {
+            topic: offsets for topic, offsets in (limit.offsets or {}).items() if topic not in other
+        }
         options = replace(options, **{name: replace(limit, offsets=kept)})
     return options
 
@@ -159,13 +161,13 @@ def start_of(view: Shards, shard: ShardId, bounds: Bounds, options: SourceOption
     limit = options.start
     time = _time_of(limit, shard)
     if time is not None:
-        found = view.offset_by_timestamp(shard, time)
-        if found is None and options.late_start_fails:
+        offset = view.offset_by_timestamp(shard, time)
+        if offset is None and options.late_start_fails:
             raise BadRequestError(
                 f"{shard.name!r} has no record with a timestamp >= {time}; set "
                 "startingOffsetsByTimestampStrategy to 'latest' to start at its end"
             )
-        return bounds.commit if found is None else found
+        return bounds.commit if offset is None else offset
     number = _number_of(limit.offsets, shard, _EARLIEST_NUMBER)
     if limit.offsets is None:
         number = _EARLIEST_NUMBER if limit.word == EARLIEST else _LATEST_NUMBER
@@ -176,8 +178,8 @@ def _end_of(view: Shards, shard: ShardId, bounds: Bounds, options: SourceOptions
     limit = options.end
     time = _time_of(limit, shard)
     if time is not None:
-        found = view.offset_by_timestamp(shard, time)
-        return bounds.commit if found is None else found
+        offset = view.offset_by_timestamp(shard, time)
+        return bounds.commit if offset is None else offset
     number = _number_of(limit.offsets, shard, _LATEST_NUMBER)
     return within(shard, number, bounds, options, "endingOffsets")
 
@@ -192,7 +194,7 @@ def _number_of(offsets: Offsets | None, shard: ShardId, default: int) -> int:
     return (offsets or {}).get(shard.topic, {}).get(shard.partition, default)
 
 
-def within(shard: ShardId, number: int, bounds: Bounds, options: SourceOptions, what: str) -> int:
+def within(shard: ShardId, number: int, bounds: Bounds, options: SourceOptions, option: str) -> int:
     """Return an offset that the shard has; what to do with another is `failOnDataLoss`."""
     if number == _EARLIEST_NUMBER:
         return bounds.earliest
@@ -202,7 +204,7 @@ def within(shard: ShardId, number: int, bounds: Bounds, options: SourceOptions, 
         return number
     if options.fail_on_data_loss:
         raise BadRequestError(
-            f"{what} is {number} for {shard.name!r}, which holds [{bounds.earliest}, "
+            f"{option} is {number} for {shard.name!r}, which holds [{bounds.earliest}, "
             f"{bounds.commit}); set failOnDataLoss to false to read the available records"
         )
     nearest = min(max(number, bounds.earliest), bounds.commit)
@@ -210,15 +212,15 @@ def within(shard: ShardId, number: int, bounds: Bounds, options: SourceOptions, 
     return nearest
 
 
-def still_there(
-    wanted: ShardRange, earliest: int, commit: int, *, fail: bool
+def available_part(
+    planned: ShardRange, earliest: int, commit: int, *, fail: bool
 ) -> tuple[int, int, int]:
     """Return (start, end, records lost) of what the shard still holds of a planned range; raise
     when something is missing and the query is to `fail` then."""
-    lost = min(earliest, wanted.end) - wanted.start
-    if commit < wanted.end or lost > 0:
+    lost = min(earliest, planned.end) - planned.start
+    if commit < planned.end or lost > 0:
         text = (
-            f"{wanted.shard.name!r} was to be read from {wanted.start} to {wanted.end}, but "
+            f"{planned.shard.name!r} was to be read from {planned.start} to {planned.end}, but "
             f"holds [{earliest}, {commit}) by now"
         )
         if fail:
@@ -227,4 +229,4 @@ def still_there(
                 "set failOnDataLoss to false to continue with the available records"
             )
         _log.warning("records_lost", detail=text)
-    return max(wanted.start, earliest), min(wanted.end, commit), max(0, lost)
+    return max(planned.start, earliest), min(planned.end, commit), max(0, lost)

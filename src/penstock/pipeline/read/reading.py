@@ -25,8 +25,8 @@ from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.planning import TaskPartition
-from penstock.pipeline.read.ranges import ShardRange, still_there
-from penstock.pipeline.session.worker_gc import freeze_loaded_objects
+from penstock.pipeline.read.ranges import ShardRange, available_part
+from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects
 from penstock.pipeline.store.node_directory import store_root
 from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord
@@ -125,10 +125,10 @@ class Scan(Struct, frozen=True):
         counts = Counts(by_key=task.by_key)
         began = time.monotonic()
         names = tuple(dict.fromkeys((*self.columns, *self.filters.row_columns)))
-        for wanted in task.ranges:
-            hidden = task.hidden.get(wanted.shard, ())
+        for shard_range in task.ranges:
+            hidden = task.hidden.get(shard_range.shard, ())
             needed = tuple(dict.fromkeys((*names, "offset"))) if hidden else names
-            reader = self._reader(wanted, task, needed, counts)
+            reader = self._reader(shard_range, task, needed, counts)
             for batch in reader.by_key() if task.by_key else reader.scan():
                 shown = self._filtered(without_hidden(batch, hidden) if hidden else batch)
                 counts.rows_returned += shown.num_rows
@@ -142,21 +142,21 @@ class Scan(Struct, frozen=True):
             _save_counts(self.metrics_path, counts)
 
     def _reader(
-        self, wanted: ShardRange, task: TaskPartition, names: tuple[str, ...], counts: Counts
+        self, shard_range: ShardRange, task: TaskPartition, names: tuple[str, ...], counts: Counts
     ) -> RangeReader:
-        topic, partition = wanted.shard
+        topic, partition = shard_range.shard
         shown = ShardId(task.names.get(topic, topic), partition)
         if task.tier is not None:
             from penstock.pipeline.read.tier_reading import TierRangeReader
 
-            return TierRangeReader(self, task.tier, wanted, BatchMaker(shown, names), counts)
+            return TierRangeReader(self, task.tier, shard_range, BatchMaker(shown, names), counts)
         if self.endpoint is not None:
             # Here, so that a directory is read without gRPC.
             from penstock.pipeline.read.node_reading import NodeRangeReader
 
-            return NodeRangeReader(self, wanted, names, counts, task.ids.get(topic))
+            return NodeRangeReader(self, shard_range, names, counts, task.ids.get(topic))
         view = shared_view(self.path, self.query)
-        return _RangeReader(self, view, wanted, BatchMaker(shown, names), counts)
+        return _RangeReader(self, view, shard_range, BatchMaker(shown, names), counts)
 
     def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         mask = self.filters.mask(batch)
@@ -171,9 +171,9 @@ def without_hidden(batch: pa.RecordBatch, hidden: Ranges) -> pa.RecordBatch:
     import pyarrow as pa
 
     offsets = batch.column("offset").to_numpy()
-    at = np.searchsorted([start for start, _ in hidden], offsets, side="right") - 1
+    indexes = np.searchsorted([start for start, _ in hidden], offsets, side="right") - 1
     ends = np.array([end for _, end in hidden])
-    inside = (at >= 0) & (offsets < ends[np.maximum(at, 0)])
+    inside = (indexes >= 0) & (offsets < ends[np.maximum(indexes, 0)])
     return batch.filter(pa.array(~inside)) if inside.any() else batch
 
 
@@ -182,40 +182,40 @@ class _RangeReader:
         self,
         scan: Scan,
         view: StoreView,
-        wanted: ShardRange,
+        shard_range: ShardRange,
         make: BatchMaker,
         counts: Counts,
     ) -> None:
         self._scan: Final = scan
         self._view: Final = view
-        self._shard: Final = wanted.shard
+        self._shard: Final = shard_range.shard
         self._make: Final = make
         self._fields: Final = fields_of(make.columns)
         self._tag: Final = scan.tag if scan.tag is not None else scan.filters.tag
         self._counts: Final = counts
-        self._start, self._end = self._bounds(wanted)
+        self._start, self._end = self._bounds(shard_range)
 
-    def _bounds(self, wanted: ShardRange) -> tuple[int, int]:
-        bounds = self._view.bounds(wanted.shard)
-        if bounds.commit < wanted.end:
+    def _bounds(self, shard_range: ShardRange) -> tuple[int, int]:
+        bounds = self._view.bounds(shard_range.shard)
+        if bounds.commit < shard_range.end:
             self._view.refresh()
-            bounds = self._view.bounds(wanted.shard)
+            bounds = self._view.bounds(shard_range.shard)
         fail = self._scan.fail_on_data_loss
-        start, end, lost = still_there(wanted, bounds.earliest, bounds.commit, fail=fail)
+        start, end, lost = available_part(shard_range, bounds.earliest, bounds.commit, fail=fail)
         self._counts.records_lost += lost
         return start, end
 
     def by_key(self) -> Iterator[pa.RecordBatch]:
         """Yield the records of the wanted keys, found through the key index, by offset."""
-        found: dict[int, StoredRecord] = {}
+        by_offset: dict[int, StoredRecord] = {}
         for key in sorted(self._scan.filters.keys or ()):
             for record in self._view.by_key(self._shard, key):
                 if record.offset < self._start:
                     break  # newest first
                 if record.offset < self._end:
-                    found[record.offset] = record
-        self._counts.rows_read += len(found)
-        records = [found[offset] for offset in sorted(found)]
+                    by_offset[record.offset] = record
+        self._counts.rows_read += len(by_offset)
+        records = [by_offset[offset] for offset in sorted(by_offset)]
         if self._tag is not None:
             records = [record for record in records if self._tag in record.tags]
         for first in range(0, len(records), ROWS_PER_BATCH):
@@ -250,14 +250,14 @@ class _RangeReader:
         while offset < end:
             query = Query(offset, end, ROWS_PER_BATCH, SIZE_PER_BATCH, self._tag)
             try:
-                found, after = self._view.read_columns(self._shard, query, self._fields)
+                columns, after = self._view.read_columns(self._shard, query, self._fields)
             except CorruptionError:
                 if not self._scan.skip_damage:
                     raise
                 offset = self._after_damage(query)
                 continue
-            if found is not None:
-                batch = self._make.from_columns(found)
+            if columns is not None:
+                batch = self._make.from_columns(columns)
                 self._counts.rows_read += batch.num_rows
                 if batch.num_rows:
                     yield batch

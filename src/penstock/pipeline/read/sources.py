@@ -74,9 +74,9 @@ class DirectorySource:
 
     def bounds(self, shard: ShardId) -> OffsetRange:
         stored = self._place.stored(shard)
-        found = self._view.bounds(stored)
-        end = self._transactions.end(stored, int(found.commit))
-        return OffsetRange(found.earliest, max(int(found.earliest), end))
+        bounds = self._view.bounds(stored)
+        end = self._transactions.end(stored, int(bounds.commit))
+        return OffsetRange(bounds.earliest, max(int(bounds.earliest), end))
 
     def ids(self) -> dict[str, str]:
         return directory_ids(self._place, self._view)
@@ -110,11 +110,15 @@ class DirectorySource:
         ]
         if filters.first_ms is not None:
             stored = without_old(view, stored, filters.first_ms)
-        found: list[TaskPartition] = []
+        planned: list[TaskPartition] = []
         if filters.keys is not None:
-            found = plan_by_key(view, stored)
-            stored = [each for each in stored if view.kind(each.shard) is QueueKind.BATCH]
-        found += plan(view, stored, options.partition_bytes, options.partitions_min)
+            planned = plan_by_key(view, stored)
+            stored = [
+                shard_range
+                for shard_range in stored
+                if view.kind(shard_range.shard) is QueueKind.BATCH
+            ]
+        planned += plan(view, stored, options.partition_bytes, options.partitions_min)
         return [
             task.named(
                 self._place.names_of({shard_range.shard.topic for shard_range in task.ranges})
@@ -124,7 +128,7 @@ class DirectorySource:
                     for shard_range in task.ranges
                 }
             )
-            for task in found
+            for task in planned
         ]
 
     def close(self) -> None:

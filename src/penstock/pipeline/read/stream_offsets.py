@@ -35,7 +35,7 @@ _log = get_logger(__name__)
 
 LOOK_AGAIN_S: Final = (0.5, 1.0)
 """A view of a directory, or a new leader, may know less than the one before for a moment."""
-_GO_ON: Final = "set failOnDataLoss to false to go on with what there is"
+_GO_ON: Final = "set failOnDataLoss to false to continue with the available records"
 
 
 class StreamPlanner:
@@ -75,11 +75,11 @@ class StreamPlanner:
 
     def latest(self, start: PositionsJson, records_max: int | None) -> PositionsJson:
         """Return how far the next batch goes."""
-        begun = Positions.from_json(start)
-        there = self._settled(begun)
-        begins, ends = self._followed(begun, there)
+        previous = Positions.from_json(start)
+        present = self._stable_ends(previous)
+        begins, ends = self._resume_points(previous, present)
         if records_max is None and self._options.records_awaited is None:
-            return Positions(ends, there.ids).to_json()
+            return Positions(ends, present.ids).to_json()
         waiting = {
             shard: max(0, end - begins.get(shard, self._earliest(shard)))
             for shard, end in ends.items()
@@ -87,10 +87,10 @@ class StreamPlanner:
         if self._is_too_early(sum(waiting.values())):
             return start
         if records_max is None:
-            return Positions(ends, there.ids).to_json()
+            return Positions(ends, present.ids).to_json()
         shares = _shares(waiting, records_max)
-        taken = {shard: end - waiting[shard] + shares[shard] for shard, end in ends.items()}
-        return Positions(taken, there.ids).to_json()
+        limited = {shard: end - waiting[shard] + shares[shard] for shard, end in ends.items()}
+        return Positions(limited, present.ids).to_json()
 
     def _is_too_early(self, count: int) -> bool:
         """Say whether to wait for more records (`minOffsetsPerTrigger`), unless it was too long
@@ -104,52 +104,54 @@ class StreamPlanner:
         self._waits_since = time.monotonic()
         return False
 
-    def _settled(self, begun: Positions) -> Positions:
-        """Return the ends; look again while a shard seems to end before its position."""
-        there = self._ends() if self._until is None else self._until
+    def _stable_ends(self, previous: Positions) -> Positions:
+        """Return the ends; refresh while a shard seems to end before its position."""
+        present = self._ends() if self._until is None else self._until
         for pause in LOOK_AGAIN_S:
-            other = begun.recreated(there.ids, {shard.topic for shard in begun.offsets})
+            other = previous.recreated(present.ids, {shard.topic for shard in previous.offsets})
             if not any(
-                there.offsets.get(shard, offset) < offset
-                for shard, offset in begun.offsets.items()
+                present.offsets.get(shard, offset) < offset
+                for shard, offset in previous.offsets.items()
                 if shard.topic not in other
             ):
                 break
             time.sleep(pause)
-            there = self._ends()
-        return there
+            present = self._ends()
+        return present
 
-    def _followed(
-        self, begun: Positions, there: Positions
+    def _resume_points(
+        self, previous: Positions, present: Positions
     ) -> tuple[dict[ShardId, int], dict[ShardId, int]]:
         """Return where the shards go on, and where they end: what the positions say is compared
         with what is there."""
-        other = begun.recreated(there.ids, {shard.topic for shard in begun.offsets})
+        other = previous.recreated(present.ids, {shard.topic for shard in previous.offsets})
         for topic, text in other.items():
-            self._complain(text, topic)
-        self._adopt(begun, there)
-        begins, ends = dict(begun.offsets), dict(there.offsets)
-        for shard, offset in begun.offsets.items():
+            self._report_loss(text, topic)
+        self._adopt(previous, present)
+        begins, ends = dict(previous.offsets), dict(present.offsets)
+        for shard, offset in previous.offsets.items():
             end = ends.get(shard)
             if shard.topic in other:
                 del begins[shard]  # the new topic is read from its earliest record
             elif end is None:
-                self._complain(f"{shard.name!r} is gone, which was read up to {offset}", shard.name)
+                self._report_loss(
+                    f"{shard.name!r} is gone, which was read up to {offset}", shard.name
+                )
                 del begins[shard]
             elif end < offset:
-                self._complain(
+                self._report_loss(
                     f"{shard.name!r} ends at {end}, but was read up to {offset}: its end was cut "
                     "off",
                     shard.name,
                 )
         return begins, ends
 
-    def _adopt(self, begun: Positions, there: Positions) -> None:
+    def _adopt(self, previous: Positions, present: Positions) -> None:
         """Warn, once, of positions of an earlier release: they say nothing of the topic's id, and
-        are taken for the present topic's."""
-        topics = {shard.topic for shard in begun.offsets} - set(begun.ids) - self._warned
-        for topic in sorted(topics & set(there.ids)):
-            _log.warning("topic_id_adopted", topic=topic, topic_id=there.ids[topic])
+        count as the present topic's."""
+        topics = {shard.topic for shard in previous.offsets} - set(previous.ids) - self._warned
+        for topic in sorted(topics & set(present.ids)):
+            _log.warning("topic_id_adopted", topic=topic, topic_id=present.ids[topic])
             self._warned.add(topic)
 
     def _earliest(self, shard: ShardId) -> int:
@@ -157,7 +159,7 @@ class StreamPlanner:
 
     def tasks(self, start: PositionsJson, end: PositionsJson) -> Sequence[TaskPartition]:
         """Cut the records between two offsets into tasks."""
-        begun, until = Positions.from_json(start), Positions.from_json(end)
+        previous, until = Positions.from_json(start), Positions.from_json(end)
         known = set(self._view.shards())
         if any(
             shard not in known or self._view.bounds(shard).commit < offset
@@ -169,19 +171,19 @@ class StreamPlanner:
         topics = {shard.topic for shard in until.offsets}
         other = until.recreated(self._view.ids(), topics)
         for topic, text in other.items():
-            self._complain(text, topic)
-        anew = begun.recreated(until.ids, topics)
+            self._report_loss(text, topic)
+        anew = previous.recreated(until.ids, topics)
         ranges = []
         for shard, last in until.offsets.items():
             if shard.topic in other:
                 continue  # this batch was of the topic that is gone
             if shard not in known:
-                self._complain(f"{shard.name!r} is gone", shard.name)
+                self._report_loss(f"{shard.name!r} is gone", shard.name)
                 continue
-            first = None if shard.topic in anew else begun.offsets.get(shard)
-            wanted = self._range(shard, first, last)
-            if wanted.start < wanted.end:
-                ranges.append(wanted)
+            first = None if shard.topic in anew else previous.offsets.get(shard)
+            shard_range = self._range(shard, first, last)
+            if shard_range.start < shard_range.end:
+                ranges.append(shard_range)
         return within_limit(self._view.tasks(ranges, self._options, Filters()), self._options)
 
     def _range(self, shard: ShardId, first: int | None, until: int) -> ShardRange:
@@ -189,17 +191,17 @@ class StreamPlanner:
         bounds = self._view.bounds(shard)
         first = bounds.earliest if first is None else first
         if first < min(bounds.earliest, until) or until > bounds.commit:
-            self._complain(
+            self._report_loss(
                 f"{shard.name!r} was to be read from {first} to {until}, but holds "
                 f"[{bounds.earliest}, {bounds.commit}): records were removed before they were read",
                 shard.name,
             )
         return ShardRange(shard, max(first, bounds.earliest), min(until, bounds.commit))
 
-    def _complain(self, text: str, what: str) -> None:
+    def _report_loss(self, text: str, name: str) -> None:
         if self._options.fail_on_data_loss:
             raise BadRequestError(f"{text}; {_GO_ON}")
-        _log.warning("records_lost", of=what, detail=text)
+        _log.warning("records_lost", of=name, detail=text)
 
     def close(self) -> None:
         self._view.close()
@@ -212,7 +214,7 @@ def _shares(waiting: dict[ShardId, int], records_max: int) -> dict[ShardId, int]
         return dict(waiting)
     shares = {shard: count * records_max // total for shard, count in waiting.items()}
     left = records_max - sum(shares.values())
-    for shard in sorted(waiting, key=lambda each: shares[each] - waiting[each]):
+    for shard in sorted(waiting, key=lambda shard: shares[shard] - waiting[shard]):
         if left == 0:
             break
         more = min(left, waiting[shard] - shares[shard], 1)

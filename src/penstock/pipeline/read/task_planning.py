@@ -5,7 +5,7 @@
 
 Rows are exact, since offsets tell them; bytes are those on the device. So records in compressed
 batches, which are few bytes and much work, are spread over all cores, and a small read is one task.
-Plans are made in processes that see no session: `PENSTOCK_CORES` tells them the session's cores.
+Plans are made in processes that see no session: `PENSTOCK_CORES` holds the session's cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.pipeline.read.ranges import ShardRange
-from penstock.pipeline.session.masters import CORES
+from penstock.pipeline.spark_session.masters import CORES
 
 ROWS_MAX: Final = 500_000
 """A task with more rows than this would run long after the others have ended."""
@@ -42,23 +42,23 @@ def rows_of(ranges: Iterable[ShardRange]) -> int:
 
 
 def pack(
-    ranges: Sequence[ShardRange], sizes: Sequence[int], wanted: int
+    ranges: Sequence[ShardRange], sizes: Sequence[int], task_size: int
 ) -> Iterator[list[ShardRange]]:
-    """Yield the ranges of each task, of about `wanted` bytes: long ranges are cut, short ones put
-    together."""
+    """Yield the ranges of each task, of about `task_size` bytes: long ranges are split, short ones
+    put together."""
     short: list[ShardRange] = []
     short_size = 0
-    for each, size in zip(ranges, sizes, strict=True):
-        shard, start, end = each
-        pieces = min(-(-size // wanted), end - start)
+    for shard_range, size in zip(ranges, sizes, strict=True):
+        shard, start, end = shard_range
+        pieces = min(-(-size // task_size), end - start)
         if pieces > 1:
             cuts = [start + (end - start) * number // pieces for number in range(pieces + 1)]
             yield from ([ShardRange(shard, low, high)] for low, high in pairwise(cuts))
             continue
-        if short and short_size + size > wanted:
+        if short and short_size + size > task_size:
             yield short
             short, short_size = [], 0
-        short.append(each)
+        short.append(shard_range)
         short_size += size
     if short:
         yield short

@@ -24,7 +24,7 @@ from penstock.codec.select import core
 from penstock.engine.segment import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError
 from penstock.pipeline.columns import BatchMaker, fields_of
-from penstock.pipeline.read.ranges import ShardRange, still_there
+from penstock.pipeline.read.ranges import ShardRange, available_part
 from penstock.pipeline.read.tier_source import may_pass
 from penstock.pipeline.read.tiers import shared_tier
 from penstock.platform.clock import SystemClock
@@ -57,30 +57,36 @@ class TierRangeReader:
     """Reads one range of offsets from a tier."""
 
     def __init__(
-        self, scan: Scan, url: str, wanted: ShardRange, make: BatchMaker, counts: Counts
+        self, scan: Scan, url: str, shard_range: ShardRange, make: BatchMaker, counts: Counts
     ) -> None:
         self._scan: Final = scan
-        self._shard: Final = wanted.shard
+        self._shard: Final = shard_range.shard
         self._make: Final = make
         self._fields: Final = fields_of(make.columns)
         self._tag: Final = scan.tag if scan.tag is not None else scan.filters.tag
         self._counts: Final = counts
         tier = shared_tier(url, scan.query)
         self._fetcher: Final = tier.fetcher
-        self._flat: Final = tier.flat(wanted.shard)
+        self._flat: Final = tier.flat(shard_range.shard)
         self._prefix: Final = self._flat.manifest.prefix
         self._now_ms: Final = SystemClock().now_ms()
-        self._manifest, self._start, self._end = self._bounds(wanted)
+        self._manifest, self._start, self._end = self._bounds(shard_range)
 
-    def _bounds(self, wanted: ShardRange) -> tuple[Manifest | None, int, int]:
-        found = self._flat.current()
-        if found is None or not found.start_offset <= wanted.start < wanted.end <= found.end_offset:
-            found = self._flat.refresh()
-        first, end = (0, 0) if found is None else (found.start_offset, found.end_offset)
+    def _bounds(self, shard_range: ShardRange) -> tuple[Manifest | None, int, int]:
+        manifest = self._flat.current()
+        if (
+            manifest is None
+            or not manifest.start_offset
+            <= shard_range.start
+            < shard_range.end
+            <= manifest.end_offset
+        ):
+            manifest = self._flat.refresh()
+        first, end = (0, 0) if manifest is None else (manifest.start_offset, manifest.end_offset)
         fail = self._scan.fail_on_data_loss
-        first, end, lost = still_there(wanted, first, end, fail=fail)
+        first, end, lost = available_part(shard_range, first, end, fail=fail)
         self._counts.records_lost += lost
-        return found, first, end
+        return manifest, first, end
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """Yield the records of the range."""
@@ -119,13 +125,13 @@ class TierRangeReader:
 
     def _entries(self, offset: int) -> list[ChunkEntry]:
         chunks = self._flat.manifest.chunks_from(offset, self._manifest)
-        found = []
+        entries = []
         for entry in chunks:
             if entry.first_offset >= self._end:
                 break
             if may_pass(entry, self._scan.filters):
-                found.append(entry)
-        return found
+                entries.append(entry)
+        return entries
 
     def _entry_at(self, offset: int) -> ChunkEntry:
         """Return the chunk whose reading failed: the first one that was not done."""
@@ -148,8 +154,8 @@ class TierRangeReader:
 
     def _is_part(self, entry: ChunkEntry) -> bool:
         """Say whether less than half of a chunk is wanted."""
-        wanted = min(entry.end_offset, self._end) - max(entry.first_offset, self._start)
-        return 2 * wanted < entry.end_offset - entry.first_offset
+        needed = min(entry.end_offset, self._end) - max(entry.first_offset, self._start)
+        return 2 * needed < entry.end_offset - entry.first_offset
 
     def _part_of(self, entry: ChunkEntry) -> Iterator[_Data]:
         footer = self._fetcher.footer(self._prefix, entry)
@@ -159,9 +165,9 @@ class TierRangeReader:
         """Fetch the records of some units; nothing when there are none."""
         start, end = _span(footer, first, stop)
         if start < end:
-            found = self._fetcher.read(self._prefix, entry, start, end)
+            blocks = self._fetcher.read(self._prefix, entry, start, end)
             self._count(end - start)
-            yield _Data(entry, footer, found.data, found.position, first, stop)
+            yield _Data(entry, footer, blocks.data, blocks.position, first, stop)
 
     def _units(self, entry: ChunkEntry, footer: Footer) -> tuple[int, int]:
         """Return the units [first, stop) that hold the offsets of the range."""
@@ -190,7 +196,7 @@ class TierRangeReader:
         while offset < end:
             unit = offset - entry.units_offset if simple else bisect_right(bases, offset) - 1
             if not simple and bases[unit] + _count_of(footer, unit) <= offset:
-                unit += 1  # the batches that lay there were removed
+                unit += 1  # these batches were removed
             if unit >= stop:
                 return
             units = footer.units[max(unit, first) * footer.unit_size : stop * footer.unit_size]
@@ -242,11 +248,11 @@ class TierRangeReader:
             return
         before = self._counts.rows_read
         try:
-            found = list(self._decoded(data, offset))
+            batches = list(self._decoded(data, offset))
         except CorruptionError:
             self._counts.rows_read = before
             raise
-        yield from found
+        yield from batches
 
     def _hidden(self, offset: int, *, simple: bool) -> list[tuple[int, int]]:
         """The deleted ranges; a batch that reaches past the end is cut there, too."""
@@ -274,7 +280,7 @@ class TierRangeReader:
             return
         try:
             parts = self._part(entry, footer, first, stop)
-            found = [batch for data in parts for batch in self._whole(data, offset)]
+            batches = [batch for data in parts for batch in self._whole(data, offset)]
         except CorruptionError:
             if stop - first == 1:
                 self._counts.records_damaged += _count_of(footer, first)
@@ -283,7 +289,7 @@ class TierRangeReader:
             yield from self._halves(entry, footer, offset, first, middle)
             yield from self._halves(entry, footer, offset, middle, stop)
         else:
-            yield from found
+            yield from batches
 
     def _name(self, entry: ChunkEntry) -> str:
         return f"{self._fetcher.provider.url.rstrip('/')}/{self._prefix}{entry.name}"
@@ -292,7 +298,7 @@ class TierRangeReader:
         return CorruptionError(
             f"{self._fetcher.provider.url.rstrip('/')}/{error.key}",
             position=0,
-            reason=f"the object is gone, although the manifest speaks of it (offset {offset})",
+            reason=f"the object is missing, although the manifest names it (offset {offset})",
         )
 
 
@@ -312,10 +318,10 @@ def _span(footer: Footer, first: int, stop: int) -> tuple[int, int]:
     """Return the byte range of the records of the queue entries [first, stop) in the tiered log."""
     start = end = 0
     for unit in range(first, stop):
-        found = footer.units[unit * footer.unit_size : (unit + 1) * footer.unit_size]
-        if found == PRE_BLANK:
+        packed = footer.units[unit * footer.unit_size : (unit + 1) * footer.unit_size]
+        if packed == PRE_BLANK:
             continue
-        position, size = QUEUE_UNIT.unpack_from(found)[:2]
+        position, size = QUEUE_UNIT.unpack_from(packed)[:2]
         start = position if end == 0 else start
         end = position + size
     return start, end

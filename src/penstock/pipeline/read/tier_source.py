@@ -24,7 +24,7 @@ _UNLIMITED: Final = 1 << 62
 
 
 class _Piece(NamedTuple):
-    wanted: ShardRange
+    range: ShardRange
     size: int
 
 
@@ -41,8 +41,8 @@ class TierSource:
 
     def shards(self) -> list[ShardId]:
         if self._shards is None:
-            found = self._tier.shards(self._topics)
-            self._shards = [shard for shard in found if self.find(shard) is not None]
+            shards = self._tier.shards(self._topics)
+            self._shards = [shard for shard in shards if self.find(shard) is not None]
         return self._shards
 
     def ids(self) -> dict[str, str]:
@@ -51,10 +51,10 @@ class TierSource:
     def find(self, shard: ShardId) -> OffsetRange | None:
         """Return what the tier holds of a shard; None when it has nothing of it."""
         if shard not in self._ranges:
-            found = self._tier.flat(shard).refresh()
+            manifest = self._tier.flat(shard).refresh()
             self._ranges[shard] = None
-            if found is not None:
-                self._ranges[shard] = OffsetRange(found.start_offset, found.end_offset)
+            if manifest is not None:
+                self._ranges[shard] = OffsetRange(manifest.start_offset, manifest.end_offset)
         return self._ranges[shard]
 
     def bounds(self, shard: ShardId) -> OffsetRange:
@@ -74,30 +74,33 @@ class TierSource:
     ) -> list[TaskPartition]:
         pieces = [piece for shard_range in ranges for piece in self._pieces(shard_range, filters)]
         total = sum(piece.size for piece in pieces)
-        rows = rows_of(piece.wanted for piece in pieces)
+        rows = rows_of(piece.range for piece in pieces)
         count = task_count(total, rows, options.partition_bytes, options.partitions_min)
-        wanted = max(1, -(-total // count))
-        found: list[list[ShardRange]] = []
+        task_size = max(1, -(-total // count))
+        tasks: list[list[ShardRange]] = []
         size = 0
-        for part in (part for piece in pieces for part in _cut(piece, wanted)):
-            if not found or size + part.size > wanted:
-                found.append([])
+        for part in (part for piece in pieces for part in _cut(piece, task_size)):
+            if not tasks or size + part.size > task_size:
+                tasks.append([])
                 size = 0
-            _add(found[-1], part.wanted)
+            _add(tasks[-1], part.range)
             size += part.size
         by_key = filters.keys is not None
-        return [TaskPartition(each, by_key=by_key, tier=self.url) for each in found]
+        return [TaskPartition(task_ranges, by_key=by_key, tier=self.url) for task_ranges in tasks]
 
-    def _pieces(self, wanted: ShardRange, filters: Filters) -> Iterator[_Piece]:
+    def _pieces(self, shard_range: ShardRange, filters: Filters) -> Iterator[_Piece]:
         """Yield the parts of a range, by chunks."""
-        manifest = self._tier.flat(wanted.shard).manifest
-        for entry in manifest.chunks_from(wanted.start):
-            if entry.first_offset >= wanted.end:
+        manifest = self._tier.flat(shard_range.shard).manifest
+        for entry in manifest.chunks_from(shard_range.start):
+            if entry.first_offset >= shard_range.end:
                 return
-            low, high = max(wanted.start, entry.first_offset), min(wanted.end, entry.end_offset)
+            low, high = (
+                max(shard_range.start, entry.first_offset),
+                min(shard_range.end, entry.end_offset),
+            )
             if low < high and may_pass(entry, filters):
                 share = entry.data_size * (high - low) // (entry.end_offset - entry.first_offset)
-                yield _Piece(ShardRange(wanted.shard, low, high), max(1, share))
+                yield _Piece(ShardRange(shard_range.shard, low, high), max(1, share))
 
     def close(self) -> None:
         self._tier.close()
@@ -113,19 +116,19 @@ def may_pass(entry: ChunkEntry, filters: Filters) -> bool:
     return filters.keys is None or any(entry.may_hold_key(key) for key in filters.keys)
 
 
-def _cut(piece: _Piece, wanted: int) -> Iterator[_Piece]:
+def _cut(piece: _Piece, task_size: int) -> Iterator[_Piece]:
     """Yield a piece in parts, when it is larger than a task is to be."""
     (shard, start, end), size = piece
-    count = min(max(1, -(-size // wanted)), end - start)
+    count = min(max(1, -(-size // task_size)), end - start)
     for number in range(count):
         low = start + (end - start) * number // count
         high = start + (end - start) * (number + 1) // count
         yield _Piece(ShardRange(shard, low, high), max(1, size // count))
 
 
-def _add(ranges: list[ShardRange], wanted: ShardRange) -> None:
+def _add(ranges: list[ShardRange], shard_range: ShardRange) -> None:
     """Add a range; one that follows on the last is made part of it."""
-    if ranges and ranges[-1].shard == wanted.shard and ranges[-1].end == wanted.start:
-        ranges[-1] = ranges[-1]._replace(end=wanted.end)
+    if ranges and ranges[-1].shard == shard_range.shard and ranges[-1].end == shard_range.start:
+        ranges[-1] = ranges[-1]._replace(end=shard_range.end)
     else:
-        ranges.append(wanted)
+        ranges.append(shard_range)

@@ -43,13 +43,13 @@ class OpenTier:
 
     def flat(self, shard: ShardId) -> CompositeFlatFile:
         with self._lock:
-            found = self._flats.get(shard)
-            if found is None:
-                found = CompositeFlatFile(
+            flat = self._flats.get(shard)
+            if flat is None:
+                flat = CompositeFlatFile(
                     self.config, shard, provider=self.provider, fetcher=self.fetcher
                 )
-                self._flats[shard] = found
-            return found
+                self._flats[shard] = flat
+            return flat
 
     def shards(self, topics: Iterable[str] | None) -> list[ShardId]:
         """Return the shards of these topics, or of all, that the tier has a manifest of. Only the
@@ -61,8 +61,8 @@ class OpenTier:
         return self._listed("")
 
     def _listed(self, prefix: str) -> list[ShardId]:
-        found = (parse_manifest_key(info.key) for info in self.provider.list(prefix))
-        return sorted(shard for shard in found if shard is not None)
+        shards = (parse_manifest_key(info.key) for info in self.provider.list(prefix))
+        return sorted(shard for shard in shards if shard is not None)
 
     def close(self) -> None:
         self.fetcher.close()

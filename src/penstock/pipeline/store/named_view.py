@@ -47,19 +47,19 @@ class NamedView:
     def bounds(self, shard: ShardId) -> Bounds:
         """Return where a shard begins and ends; it ends before the oldest open transaction."""
         stored = self._place.stored(shard)
-        found = self._view.bounds(stored)
-        end = max(int(found.earliest), self._transactions.end(stored, int(found.commit)))
-        return replace(found, earliest=self._earliest(shard, found), commit=Offset(end))
+        bounds = self._view.bounds(stored)
+        end = max(int(bounds.earliest), self._transactions.end(stored, int(bounds.commit)))
+        return replace(bounds, earliest=self._earliest(shard, bounds), commit=Offset(end))
 
-    def _earliest(self, shard: ShardId, found: Bounds) -> Offset:
+    def _earliest(self, shard: ShardId, bounds: Bounds) -> Offset:
         stored = self._place.stored(shard)
         cold = None if self._tiers is None else self._tiers.of(stored)
         if cold is None:
-            return found.earliest
+            return bounds.earliest
         from penstock.pipeline.read.merged_source import merged_range
         from penstock.pipeline.read.sources import OffsetRange
 
-        hot = OffsetRange(int(found.earliest), int(found.commit))
+        hot = OffsetRange(int(bounds.earliest), int(bounds.commit))
         return Offset(merged_range(shard, hot, cold.find(stored)).earliest)
 
     def aborted(self, shard: ShardId, start: int, end: int) -> Ranges:

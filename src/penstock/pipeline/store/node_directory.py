@@ -65,12 +65,12 @@ class StoreDirectory:
 def directory_ids(place: StoreDirectory, view: StoreView) -> dict[str, str]:
     """Return the ids of topics by name: those of the node's metadata; of a plain store, the name
     and the birth of the topic's first partition."""
-    found = {name: stored for stored, name in place.names.items()}
+    ids = {name: stored for stored, name in place.names.items()}
     for shard in sorted(view.shards(), reverse=True):  # the first partition comes last, and counts
         if shard.topic not in place.names:
             born_at = view.state(shard).born_at
-            found[shard.topic] = f"{shard.topic}@{born_at}" if born_at else ""
-    return {topic: known for topic, known in found.items() if known}
+            ids[shard.topic] = f"{shard.topic}@{born_at}" if born_at else ""
+    return {topic: known for topic, known in ids.items() if known}
 
 
 def store_root(path: str) -> str:

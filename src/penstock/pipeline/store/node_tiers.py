@@ -28,7 +28,7 @@ _configs: Final = msgspec.msgpack.Decoder(ShardConfig)
 
 
 def own_tier(root: str) -> str | None:
-    """Return the tier of the node whose store this is; None where nothing tells."""
+    """Return the tier of the node whose store this is; None if it is not recorded."""
     if meta_of(root) is None:
         return None
     # Here, so that a directory is read without what only tiers need.
@@ -39,18 +39,18 @@ def own_tier(root: str) -> str | None:
 
 def tier_of(view: StoreView, root: str, stored: ShardId) -> str | None:
     """Return the URL of the tier that may hold older records of a shard than its log; None when it
-    has no tier, or its log holds everything; `BadRequestError` when nothing tells which."""
+    has no tier, or its log holds everything; `BadRequestError` when its URL is not recorded."""
     packed = view.state(stored).config
     tiering = _configs.decode(packed).tiering if packed else None
     if tiering is None or not tiering.enabled or int(view.bounds(stored).earliest) == 0:
         return None
-    found = tiering.url or own_tier(root)
-    if found is None:
+    url = tiering.url or own_tier(root)
+    if url is None:
         raise BadRequestError(
             f"older records of {stored.name!r} are in the tier of its node, and {root} does not "
             "record its URL: set the option 'tier', or read from the node (option 'endpoint')"
         )
-    return found
+    return url
 
 
 class Tiers:
@@ -74,9 +74,9 @@ class Tiers:
         return self._open[url]
 
     def refresh(self) -> None:
-        for each in self._open.values():
-            each.refresh()
+        for tier in self._open.values():
+            tier.refresh()
 
     def close(self) -> None:
-        for each in self._open.values():
-            each.close()
+        for tier in self._open.values():
+            tier.close()

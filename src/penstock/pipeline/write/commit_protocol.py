@@ -1,4 +1,4 @@
-"""Publishes staged rows in a store, each exactly once, whatever crashes in between.
+"""Publishes staged rows in a store, each exactly once, after any crash.
 
     stage          tasks write files                            not visible yet
     journal        `open.json` names the files of the batch     from here on these files are it
@@ -167,9 +167,9 @@ class Publisher:
         return added
 
     def _create_topics(self, target: Target, batch: OpenBatch) -> None:
-        wanted = partition_counts(chunk.shard for file in batch.files for chunk in file.chunks)
+        needed = partition_counts(chunk.shard for file in batch.files for chunk in file.chunks)
         there = target.partition_counts()
-        for topic, count in sorted(wanted.items()):
+        for topic, count in sorted(needed.items()):
             if there.get(topic, 0) >= count:
                 continue
             if self._partitions_created is None:

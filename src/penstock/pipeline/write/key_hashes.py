@@ -48,9 +48,9 @@ def key_hashes(keys: pa.BinaryArray) -> NDArray[np.uint32]:
     return positive
 
 
-def _word(data: NDArray[np.uint8], at: NDArray[np.int64], size: int) -> NDArray[np.uint32]:
+def _word(data: NDArray[np.uint8], positions: NDArray[np.int64], size: int) -> NDArray[np.uint32]:
     """Return `size` bytes at each place as a little-endian number."""
-    word = np.zeros(len(at), np.uint32)
+    word = np.zeros(len(positions), np.uint32)
     for number in range(size):
-        word |= data[at + number].astype(np.uint32) << np.uint32(8 * number)
+        word |= data[positions + number].astype(np.uint32) << np.uint32(8 * number)
     return word

@@ -1,7 +1,7 @@
 """The part of a write that runs in Spark's workers: rows are put in order by shard and staged.
 
 A task writes one Arrow file that never changes. Each batch in it holds rows of one shard, in the
-order of the input, and is a chunk: what the store later takes whole or not at all. A file of an
+order of the input, and is a chunk: what the store later takes whole or not at all. A file of a
 failed attempt is not referenced, and is deleted with the directory of its run.
 """
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 CHUNK_ROWS: Final = 8192
 CHUNK_SIZE: Final = 1 << 20
 
+EXPIRES: Final = "expires"
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA: Final = pa.schema(
     [
@@ -39,6 +40,7 @@ SCHEMA: Final = pa.schema(
         ("tags", pa.list_(pa.string())),
         ("headers", _HEADERS),
         ("timestamp", pa.timestamp("ms", tz="UTC")),
+        (EXPIRES, pa.timestamp("ms", tz="UTC")),
     ]
 )
 
@@ -113,9 +115,9 @@ class Partitioner(Struct, frozen=True):
     def _check(given: NDArray[np.int64], column: AnyArray, counts: NDArray[np.int64]) -> None:
         wrong = _numpy(column.is_valid()).astype(np.bool_) & ((given < 0) | (given >= counts))
         if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
+            row = int(np.flatnonzero(wrong)[0])
             raise BadRequestError(
-                f"a row is for partition {given[at]}, but its topic has {counts[at]} partitions"
+                f"a row is for partition {given[row]}, but its topic has {counts[row]} partitions"
             )
 
 
@@ -196,20 +198,20 @@ def staged_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _staged(rows: pa.RecordBatch, field: pa.Field[pa.DataType]) -> AnyArray:
     if field.name not in rows.schema.names:
-        return pa.array([None] * rows.num_rows, field.type)
+        return pa.nulls(rows.num_rows).cast(field.type)
     array = rows.column(field.name)
     if field.name == "tags" and not pa.types.is_list(array.type):
         text = array.cast(pa.string())
         lists = [None if tag is None else [tag] for tag in text.to_pylist()]
         return pa.array(lists, field.type)
-    if field.name == "timestamp":
+    if field.name in ("timestamp", EXPIRES):
         # The store counts milliseconds; what is finer is cut off, as Kafka's sink does.
         return array.cast(field.type, safe=False)
     return array.cast(field.type)
 
 
 def remove_run_files(area: Area, keep: Iterable[str] = ()) -> None:
-    """Remove what was staged, by this run and by earlier ones that came to nothing, except
+    """Remove what was staged, by this run and by earlier ones that failed, except
     `keep`; and the directories that are empty then."""
     kept = set(keep)
     for path in area.run_files():

@@ -42,7 +42,7 @@ class Area(Protocol):
         """Return the paths of all files that tasks staged."""
         ...
 
-    def keep(self, staged: str, name: str) -> str:
+    def put_file(self, staged: str, name: str) -> str:
         """Take a file over from this machine; return its path."""
         ...
 
@@ -125,7 +125,7 @@ class DirectoryArea:
     def run_files(self) -> list[str]:
         return [str(path) for path in sorted(self._directory.glob(f"{RUN_PREFIX}*/*"))]
 
-    def keep(self, staged: str, name: str) -> str:
+    def put_file(self, staged: str, name: str) -> str:
         place = self._directory / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if Path(staged) != place:
@@ -137,7 +137,7 @@ class DirectoryArea:
         try:
             Path(path).parent.rmdir()
         except OSError:
-            return  # holds files that a journal still speaks of
+            return  # holds files that a journal still names
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -192,7 +192,7 @@ class ObjectArea:
     def run_files(self) -> list[str]:
         return [f"{self.root}/{info.key}" for info in self._open().list(RUN_PREFIX)]
 
-    def keep(self, staged: str, name: str) -> str:
+    def put_file(self, staged: str, name: str) -> str:
         self._open().put_if_absent(name, Path(staged).read_bytes())
         return f"{self.root}/{name}"
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.engine.segment import SegmentStore
 from penstock.errors import LockedError, SequenceGapError
-from penstock.pipeline.write.staging import Chunk, partition_counts
+from penstock.pipeline.write.staging import EXPIRES, Chunk, partition_counts
 from penstock.platform.log import get_logger
 from penstock.record import Producer, Record, ShardId
 
@@ -124,7 +124,9 @@ def was_appended(error: SequenceGapError, chunk: Chunk, producer: Producer) -> b
 
 
 def _fits_columns(rows: pa.RecordBatch) -> bool:
-    """Say whether the rows have no headers and at most one tag each."""
+    """Say whether the rows have no headers, no expiry time and at most one tag each."""
+    if _expiry(rows).null_count < rows.num_rows:
+        return False
     for name, limit in (("headers", 0), ("tags", 1)):
         most = pc.max(pc.list_value_length(rows.column(name))).as_py()
         if most is not None and most > limit:
@@ -146,14 +148,24 @@ def _timestamps(times: AnyArray) -> AnyArray | None:
     return None if times.null_count else times
 
 
+def _expiry(rows: pa.RecordBatch) -> AnyArray:
+    """Return when each row expires; null: by the retention of its topic alone. Files that an
+    earlier release staged have no such column."""
+    if EXPIRES in rows.schema.names:
+        return rows.column(EXPIRES)
+    return pa.nulls(rows.num_rows, pa.timestamp("ms", tz="UTC"))
+
+
 def records(rows: pa.RecordBatch) -> Iterable[Record]:
     times = rows.column("timestamp").cast(pa.int64()).to_pylist()
+    expiry = _expiry(rows).cast(pa.int64()).to_pylist()
     columns = (rows.column(name).to_pylist() for name in ("value", "key", "tags", "headers"))
-    for value, key, tags, headers, moment in zip(*columns, times, strict=True):
+    for value, key, tags, headers, moment, expires in zip(*columns, times, expiry, strict=True):
         yield Record(
             value=value,
             key=key,
             tags=tuple(tags or ()),
             headers=tuple((header["key"], header["value"]) for header in headers or ()),
             timestamp_ms=moment,
+            expires_at_ms=expires,
         )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import LockedError, SetupError
+from penstock.errors import BadRequestError, LockedError, SetupError
+from penstock.pipeline.jobs import clean
 from penstock.pipeline.jobs.exports.ledger import Bookmark, Ledger
 
 FIRST = Bookmark(1, "store", {"orders": {0: 7}})
@@ -77,6 +78,48 @@ def test_what_a_killed_run_only_staged_is_never_published(tmp_path: Path) -> Non
         stage(ledger, "new")
         ledger.publish(FIRST)
     assert published(tmp_path) == ["new"] * len(NAMES)
+
+
+def test_staged_files_of_a_killed_run_are_removed_without_another_export(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.locked():
+        stage(ledger)
+        ledger.publish(FIRST)
+    killed, running = Ledger(tmp_path), Ledger(tmp_path)
+    stage(killed, "old")
+    with running.locked():
+        stage(running, "rows of a running export")
+        with pytest.raises(LockedError):
+            clean(str(tmp_path))
+        assert len(running.staged_files()) == len(NAMES)
+    result = clean(str(tmp_path))
+    assert (result.files_removed, result.unfinished_run) == (2 * len(NAMES), None)
+    assert published(tmp_path) == ["rows"] * len(NAMES)
+    assert len([*tmp_path.rglob("*.parquet")]) == len(NAMES)
+    assert ledger.bookmark() == FIRST
+    with pytest.raises(BadRequestError, match="is not the target of an export"):
+        clean(str(tmp_path / "elsewhere"))
+
+
+def test_a_run_that_is_to_be_finished_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, again = Ledger(tmp_path), Ledger(tmp_path)
+
+    def die(*_: object) -> None:
+        raise KilledError
+
+    with killed.locked(), monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", die)
+        stage(killed)
+        with pytest.raises(KilledError):
+            killed.publish(FIRST)
+    stage(Ledger(tmp_path), "never published")
+    result = clean(str(tmp_path))
+    assert (result.files_removed, result.unfinished_run) == (len(NAMES), FIRST.run)
+    with again.locked():
+        assert again.recover() == len(NAMES)
+    assert published(tmp_path) == ["rows"] * len(NAMES)
 
 
 def test_only_one_export_at_a_time_writes_to_a_target(tmp_path: Path) -> None:

@@ -186,8 +186,8 @@ def _iceberg(table: str | None, catalog: str | None, settings: list[str]) -> Ice
 
     if table is None and catalog is None and not settings:
         return None
-    properties = _pairs("--catalog-setting", settings)
-    return IcebergPlace(table or IcebergPlace().table, catalog, properties)
+    pairs = _pairs("--catalog-setting", settings)
+    return IcebergPlace(table or IcebergPlace().table, catalog, pairs)
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:
@@ -222,6 +222,30 @@ def _print_export(result: ExportResult) -> None:
             ("size", size_text(result.bytes_written)),
             ("files of a killed run", result.files_recovered),
             ("seconds", f"{result.seconds:.1f}"),
+        )
+    )
+
+
+@app.command()
+def clean(target: Target, as_json: AsJson = False) -> None:
+    """Remove staged files that killed exports left in TARGET/_penstock.
+
+    The next export does the same. Runs without Spark; rejected while an export to TARGET runs.
+
+    Example: [b]penstock pipeline clean parquet[/b]
+    """
+    from penstock.pipeline import jobs
+
+    result = jobs.clean(target)
+    if as_json:
+        print_json([result])
+        return
+    unfinished = result.unfinished_run
+    print_fields(
+        (
+            ("files removed", result.files_removed),
+            ("size", size_text(result.bytes_removed)),
+            ("run to finish by an export", "none" if unfinished is None else unfinished),
         )
     )
 

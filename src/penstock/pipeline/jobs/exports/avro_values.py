@@ -50,10 +50,10 @@ _DECIMAL_ON: Final = ("bytes", "fixed")
 def arrow_fields(schema: str) -> pa.Schema:
     """Return the columns of an Avro record."""
     named: dict[str, pa.DataType] = {}
-    found = _convert(_resolved(_parsed(schema)), named)
-    if not pa.types.is_struct(found):
-        raise BadRequestError(f"the Avro schema must be a record, got type {found}")
-    return pa.schema([found.field(number) for number in range(found.num_fields)])
+    record_type = _convert(_resolved(_parsed(schema)), named)
+    if not pa.types.is_struct(record_type):
+        raise BadRequestError(f"the Avro schema must be a record, got type {record_type}")
+    return pa.schema([record_type.field(number) for number in range(record_type.num_fields)])
 
 
 class AvroDecoder:
@@ -84,10 +84,10 @@ class AvroDecoder:
             try:
                 if skipped and value[:1] != b"\0":
                     return {name: "no header"}
-                found: Datum = fastavro.schemaless_reader(source, schema)
-            except Exception as error:  # noqa: BLE001 - whatever these bytes make fastavro raise
+                datum: Datum = fastavro.schemaless_reader(source, schema)
+            except Exception as error:  # noqa: BLE001 - fastavro raises any error on bad bytes
                 return {name: type(error).__name__}
-            return found if source.tell() == len(value) else {name: "more than one datum"}
+            return datum if source.tell() == len(value) else {name: "more than one datum"}
 
         return read
 
@@ -114,27 +114,27 @@ def _fastavro() -> ModuleType:
 
 def _parsed(schema: str) -> Json:
     try:
-        found: Json = json.loads(schema)
+        parsed: Json = json.loads(schema)
     except ValueError as error:
         raise BadRequestError(
             f"{schema[:60]!r} is neither a file nor an Avro schema: {error}"
         ) from error
-    return found
+    return parsed
 
 
 def _resolved(schema: Json) -> Json:
     """Return the schema with full names wherever a type is named."""
     fastavro = _fastavro()
     try:
-        found: Json = fastavro.parse_schema(schema)
+        parsed: Json = fastavro.parse_schema(schema)
     except Exception as error:  # fastavro has several of its own, without a common base
         raise BadRequestError(f"the Avro schema is not valid: {error}") from error
-    return found
+    return parsed
 
 
 def _convert(schema: Json, named: dict[str, pa.DataType]) -> pa.DataType:
     if isinstance(schema, list):
-        others = [each for each in schema if each != "null"]
+        others = [branch for branch in schema if branch != "null"]
         if len(others) != 1:
             raise BadRequestError(
                 f"the Avro union {schema} is not supported: it must be null and one other type"
@@ -142,37 +142,37 @@ def _convert(schema: Json, named: dict[str, pa.DataType]) -> pa.DataType:
         return _convert(others[0], named)
     if isinstance(schema, dict):
         return _complex(schema, named)
-    found = _PLAIN.get(str(schema)) or named.get(str(schema))
-    if found is None:
+    arrow_type = _PLAIN.get(str(schema)) or named.get(str(schema))
+    if arrow_type is None:
         raise BadRequestError(f"the Avro type {schema!r} is not supported: it is null or recursive")
-    return found
+    return arrow_type
 
 
 def _complex(schema: dict[str, Json], named: dict[str, pa.DataType]) -> pa.DataType:
     kind = schema["type"]
     if not isinstance(kind, str):
         return _convert(kind, named)
-    found: pa.DataType
+    arrow_type: pa.DataType
     if kind in ("record", "error"):
-        found = _struct(schema["fields"], named)
+        arrow_type = _struct(schema["fields"], named)
     elif kind == "array":
-        found = pa.list_(pa.field("element", _convert(schema["items"], named)))
+        arrow_type = pa.list_(pa.field("element", _convert(schema["items"], named)))
     elif kind == "map":
-        found = pa.map_(pa.string(), _convert(schema["values"], named))
+        arrow_type = pa.map_(pa.string(), _convert(schema["values"], named))
     else:
-        found = _logical(kind, schema) or _convert(kind, named)
+        arrow_type = _logical(kind, schema) or _convert(kind, named)
     if "name" in schema:
-        named[str(schema["name"])] = found
-    return found
+        named[str(schema["name"])] = arrow_type
+    return arrow_type
 
 
 def _struct(fields: Json, named: dict[str, pa.DataType]) -> pa.DataType:
     assert isinstance(fields, list)
-    found = []
+    arrow_fields = []
     for field in fields:
         assert isinstance(field, dict)
-        found.append(pa.field(str(field["name"]), _convert(field["type"], named)))
-    return pa.struct(found)
+        arrow_fields.append(pa.field(str(field["name"]), _convert(field["type"], named)))
+    return pa.struct(arrow_fields)
 
 
 def _logical(kind: str, schema: dict[str, Json]) -> pa.DataType | None:
@@ -190,7 +190,7 @@ def _logical(kind: str, schema: dict[str, Json]) -> pa.DataType | None:
 def _without_others(schema: Json) -> Json:
     """Leave out the logical types that stay plain, so that fastavro gives the plain values."""
     if isinstance(schema, list):
-        return [_without_others(each) for each in schema]
+        return [_without_others(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {

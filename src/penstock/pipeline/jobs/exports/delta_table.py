@@ -42,16 +42,16 @@ def commit_files(target: Path, files: list[Path], staging: Path, run: int, mode:
     table = _open(target)
     if table is not None and (table.transaction_version(_APPLICATION) or 0) >= run:
         return False
-    found = ds.dataset(
+    staged = ds.dataset(
         [str(file) for file in files],
         format="parquet",
         partitioning=ds.partitioning(pa.schema(_PARTITIONS), flavor="hive"),
         partition_base_dir=str(staging),
     )
     if mode == UPSERT:
-        _upsert(target, table, _newest(found.to_table()), run)
+        _upsert(target, table, _newest(staged.to_table()), run)
     else:
-        _append(target, found.scanner().to_reader(), run, ["topic", "day"])
+        _append(target, staged.scanner().to_reader(), run, ["topic", "day"])
     return True
 
 

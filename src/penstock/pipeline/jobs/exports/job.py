@@ -54,13 +54,13 @@ _log = get_logger(__name__)
 EXPORTED_COLUMNS: Final = (
     "key,value,topic,partition,offset,timestamp,headers,tags,store_timestamp,leader_epoch,expires"
 )
-# Not to_date(): that goes by the time zone of the session.
+# Not to_date(): it uses the time zone of the session.
 _DAY: Final = "date_add(date'1970-01-01', cast(floor(unix_millis(timestamp) / 86400000) as int))"
 _TIMES: Final = "spark.sql.parquet.outputTimestampType"
 
 
 class ExportForm(Struct, frozen=True):
-    """What an export makes of the records."""
+    """The form in which an export stores records."""
 
     table_format: str = "parquet"
     """`parquet`; `delta`: the target is a Delta table; `iceberg`: see `iceberg`. All by topic and
@@ -249,26 +249,28 @@ def _present(
 def _ranges(
     path: str, done: Offsets, topics: Sequence[str] | None, *, strict: bool
 ) -> list[ReadRange]:
-    found = []
+    ranges = []
     with NamedView(path, with_tiers=True) as view:
         for shard in chosen_shards(view, path, topics):
             bounds = view.bounds(shard)
-            wanted = done.get(shard.topic, {}).get(shard.partition, bounds.earliest)
-            if wanted > bounds.commit:
+            next_offset = done.get(shard.topic, {}).get(shard.partition, bounds.earliest)
+            if next_offset > bounds.commit:
                 raise BadRequestError(
-                    f"{shard.name!r} ends at {bounds.commit}, but was exported up to {wanted}: "
-                    "this is another store, or it was cut; export to a new directory"
+                    f"{shard.name!r} ends at {bounds.commit}, but was exported up to "
+                    f"{next_offset}: this is another store, or it was truncated; export to a new "
+                    "directory"
                 )
-            lost = max(0, bounds.earliest - wanted)
+            lost = max(0, bounds.earliest - next_offset)
             if lost and strict:
                 raise BadRequestError(
-                    f"{lost} records of {shard.name!r} from offset {wanted} on were removed before "
-                    "they were exported; go on with what there is by strict=False (--no-strict)"
+                    f"{lost} records of {shard.name!r} from offset {next_offset} on were removed "
+                    "before they were exported; continue with the available records by "
+                    "strict=False (--no-strict)"
                 )
-            planned = read_range(view, shard, wanted)
+            planned = read_range(view, shard, next_offset)
             if planned.start < planned.end:
-                found.append(planned)
-    return found
+                ranges.append(planned)
+    return ranges
 
 
 def _moved(before: Offsets, ranges: Iterable[ReadRange]) -> Offsets:
@@ -317,7 +319,7 @@ def _check(
 ) -> list[ShardExport]:
     """Count what was staged; raise when it cannot be what the ranges hold."""
     counted = count_staged(spark, ledger.staged_files())
-    found = []
+    exports = []
     for shard_range in ranges:
         nothing = Counted(
             *shard_range.shard, rows=0, first=shard_range.start, last=shard_range.start
@@ -333,7 +335,7 @@ def _check(
             )
         topic, partition = shard_range.shard
         lost = shard_range.start - before.get(topic, {}).get(partition, shard_range.start)
-        found.append(
+        exports.append(
             ShardExport(
                 shard_range.shard.name,
                 shard_range.start,
@@ -350,7 +352,7 @@ def _check(
         raise StoreError(
             f"rows of shard {min(counted).name!r} were staged, but the export did not read it"
         )
-    return found
+    return exports
 
 
 def _check_values(shards: Iterable[ShardExport]) -> None:
@@ -358,8 +360,8 @@ def _check_values(shards: Iterable[ShardExport]) -> None:
     bad = [shard for shard in shards if shard.undecoded]
     if bad:
         places = ", ".join(
-            f"{each.undecoded} of {each.shard!r} from offset {each.first_undecoded} on"
-            for each in bad
+            f"{shard.undecoded} of {shard.shard!r} from offset {shard.first_undecoded} on"
+            for shard in bad
         )
         raise BadRequestError(
             f"values do not match the schema: {places}; nothing was published. Keep them in "

@@ -101,12 +101,15 @@ class Ledger:
 
     def recover(self) -> int:
         """Finish what a killed run had begun, remove what it had not; return the files moved."""
-        begun = _read(self._own / "run.json", _runs)
-        moved = 0
-        if begun is not None and begun.after.run > self.bookmark().run:
-            moved = self._publish(begun)
+        begun = self.unfinished_run()
+        moved = 0 if begun is None else self._publish(begun)
         self.clean()
         return moved
+
+    def unfinished_run(self) -> OpenRun | None:
+        """Return the run that was killed while it was published, if there is one."""
+        begun = _read(self._own / "run.json", _runs)
+        return None if begun is None or begun.after.run <= self.bookmark().run else begun
 
     def publish(self, after: Bookmark, mode: str = FILES) -> int:
         """Publish everything that is staged, and remember `after`; return the files' bytes."""
@@ -128,6 +131,15 @@ class Ledger:
         """Remove what no run needs any more."""
         (self._own / "run.json").unlink(missing_ok=True)
         shutil.rmtree(self._own / "staging", ignore_errors=True)
+
+    def remove_staged(self, keep: str | None) -> tuple[int, int]:
+        """Remove the staged files of all attempts but `keep`; return their number and size."""
+        sizes = []
+        for attempt in (self._own / "staging").glob("*"):
+            if attempt.name != keep:
+                sizes += [path.stat().st_size for path in attempt.rglob("*") if path.is_file()]
+                shutil.rmtree(attempt, ignore_errors=True)
+        return len(sizes), sum(sizes)
 
     def _publish(self, begun: OpenRun) -> int:
         staging = self._own / "staging" / begun.attempt

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 from msgspec import Struct
 
 from penstock.errors import BadRequestError
-from penstock.pipeline.session.masters import is_connect
+from penstock.pipeline.spark_session.masters import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -60,23 +60,24 @@ class Payload(Struct, frozen=True):
     Avro as its own JSON. Without one, the first values of JSON say what it is."""
 
 
-def choose_payload(wanted: Payload | None, before: Payload | None) -> Payload | None:
+def choose_payload(requested: Payload | None, before: Payload | None) -> Payload | None:
     """Return how an export decodes values; what it began with goes on."""
-    if wanted is None:
+    if requested is None:
         return before
-    if wanted.values not in KINDS:
+    if requested.values not in KINDS:
         raise BadRequestError(
-            f"unknown value encoding {wanted.values!r}; expected one of {', '.join(KINDS)}"
+            f"unknown value encoding {requested.values!r}; expected one of {', '.join(KINDS)}"
         )
-    if before is not None and before.values != wanted.values:
+    if before is not None and before.values != requested.values:
         raise BadRequestError(
-            f"this export decodes {before.values}, not {wanted.values}: export to a new directory"
+            f"this export decodes {before.values}, not {requested.values}: export to a new "
+            "directory"
         )
-    if wanted.schema:
-        return Payload(wanted.values, _text(wanted.schema))
-    if before is None and wanted.values != JSON:
+    if requested.schema:
+        return Payload(requested.values, _text(requested.schema))
+    if before is None and requested.values != JSON:
         raise BadRequestError("Avro values require a schema: its JSON, or a file with it")
-    return before or wanted
+    return before or requested
 
 
 def _text(schema: str) -> str:
@@ -100,14 +101,14 @@ def with_schema(payload: Payload, spark: SparkSession, rows: DataFrame) -> Paylo
         "cast(value as string) value"
     )
     texts = [row["value"] for row in small.limit(_SAMPLE_ROWS).collect()]
-    found = spark.read.option("mode", "DROPMALFORMED").json(
+    sample = spark.read.option("mode", "DROPMALFORMED").json(
         spark.sparkContext.parallelize(texts, 1)
     )
-    if not found.schema.fields:
+    if not sample.schema.fields:
         raise BadRequestError(
             f"no JSON object among the first {len(texts)} values: give the schema"
         )
-    return Payload(payload.values, found.schema.toDDL())
+    return Payload(payload.values, sample.schema.toDDL())
 
 
 def check_growth(before: Payload | None, payload: Payload) -> None:
@@ -130,10 +131,10 @@ def fields_of(payload: Payload) -> StructType:
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
-    found: StructType
+    schema: StructType
     if payload.values == JSON:
         try:
-            found = cast("StructType", StructType.fromDDL(payload.schema))
+            schema = cast("StructType", StructType.fromDDL(payload.schema))
         except PySparkException as error:
             reason = str(error).strip().splitlines()[0]
             raise BadRequestError(f"{payload.schema!r} is not a schema: {reason}") from error
@@ -142,14 +143,14 @@ def fields_of(payload: Payload) -> StructType:
 
         from penstock.pipeline.jobs.exports.avro_values import arrow_fields
 
-        found = from_arrow_schema(arrow_fields(payload.schema))
-    names = [_column_name(field.name).lower() for field in found]
+        schema = from_arrow_schema(arrow_fields(payload.schema))
+    names = [_column_name(field.name).lower() for field in schema]
     twice = sorted(name for name in set(names) if names.count(name) > 1)
     if twice:
         raise BadRequestError(f"the schema has the column {twice[0]!r} more than once")
     if not names:
         raise BadRequestError("the schema has no column")
-    return found
+    return schema
 
 
 def _column_name(field: str) -> str:

@@ -35,7 +35,9 @@ class Counted(Struct, frozen=True):
     first_undecoded: int | None = None
 
     def with_more(self, other: Counted) -> Counted:
-        bad = [each for each in (self.first_undecoded, other.first_undecoded) if each is not None]
+        bad = [
+            offset for offset in (self.first_undecoded, other.first_undecoded) if offset is not None
+        ]
         return Counted(
             self.topic,
             self.partition,
@@ -51,16 +53,16 @@ def count_staged(spark: SparkSession, files: Sequence[Path]) -> dict[ShardId, Co
     """Return what the files hold, by shard; in directories `…topic=T/…day=D`."""
     count = min(len(files), _TASKS_MAX)
     tasks = [files[number::count] for number in range(count)]
-    found: dict[ShardId, Counted] = {}
-    for each in chain.from_iterable(run_tasks(spark, tasks, count_files, list[Counted])):
-        shard = ShardId(each.topic, each.partition)
-        found[shard] = found[shard].with_more(each) if shard in found else each
-    return found
+    counts: dict[ShardId, Counted] = {}
+    for counted in chain.from_iterable(run_tasks(spark, tasks, count_files, list[Counted])):
+        shard = ShardId(counted.topic, counted.partition)
+        counts[shard] = counts[shard].with_more(counted) if shard in counts else counted
+    return counts
 
 
 def count_files(paths: Sequence[Path]) -> list[Counted]:
     """Return what each of the files holds of each shard."""
-    return [each for path in paths for each in count_file(path)]
+    return [counted for path in paths for counted in count_file(path)]
 
 
 def count_file(path: Path) -> Iterator[Counted]:
@@ -70,8 +72,8 @@ def count_file(path: Path) -> Iterator[Counted]:
         table = file.read(["partition", "offset", *([UNDECODED] if decoded else [])])
     topic = unquote(path.parent.parent.name.partition("=")[2])
     bad = pc.is_valid(table.column(UNDECODED)) if decoded else None
-    for each in pc.unique(table.column("partition")).to_pylist():
-        partition = int(str(each))
+    for value in pc.unique(table.column("partition")).to_pylist():
+        partition = int(str(value))
         chosen = pc.equal(table.column("partition"), pa.scalar(partition, pa.int32()))
         offsets = table.column("offset").filter(chosen)
         damaged = None if bad is None else table.column("offset").filter(pc.and_(chosen, bad))

@@ -1,8 +1,8 @@
 """Stages Parquet files of an export in Spark's Python workers, where the records are read.
 
 A task reads its ranges and writes what it reads, by topic and day, without a detour through the
-JVM's rows. Only the files that a finished task names count: what an attempt left that was killed or
-repeated is removed on the driver before anybody looks.
+JVM's rows. Only the files that a finished task names count: the driver removes files of killed and
+repeated attempts before it counts the rest.
 
     staging/topic=orders/day=2026-01-31/part-00007-….parquet
 """
@@ -69,8 +69,8 @@ def stage_ranges(
     columns = options["columns"].split(",")
     scan = Scan.of(read, columns, Filters(), uuid4().hex)
     work = StageWork(scan, str(staging.resolve()), layout)
-    made = run_tasks(spark, list(enumerate(tasks)), work, list[str])
-    staged = {path for paths in made for path in paths}
+    paths_by_task = run_tasks(spark, list(enumerate(tasks)), work, list[str])
+    staged = {path for paths in paths_by_task for path in paths}
     for path in staging.rglob("*.parquet"):
         if str(path.relative_to(staging)) not in staged:
             path.unlink()
@@ -135,15 +135,15 @@ class StagedFiles:
         self._writer(place, table.schema).write_table(table, row_group_size=table.num_rows)
 
     def _writer(self, place: Place, schema: pa.Schema) -> pq.ParquetWriter:
-        found = self._open.pop(place, None)
-        if found is None:
+        writer = self._open.pop(place, None)
+        if writer is None:
             while len(self._open) >= OPEN_FILES_MAX:
                 # The one used longest ago; what comes later of its day goes into another file.
                 self._open.pop(next(iter(self._open))).close()
             path = self._path(place)
             path.parent.mkdir(parents=True, exist_ok=True)
             self.paths.append(str(path.relative_to(self._staging)))
-            found = pq.ParquetWriter(
+            writer = pq.ParquetWriter(
                 path,
                 schema,
                 compression="zstd",
@@ -153,8 +153,8 @@ class StagedFiles:
                 ],
                 store_schema=False,
             )
-        self._open[place] = found
-        return found
+        self._open[place] = writer
+        return writer
 
     def _path(self, place: Place) -> Path:
         layout = self._layout

@@ -118,15 +118,15 @@ def import_(
 def _files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
-    found = sorted(
+    files = sorted(
         file
         for file in source.rglob("*")
         if file.is_file()
         and not any(part.startswith(_HIDDEN) for part in file.relative_to(source).parts)
     )
-    if not found:
+    if not files:
         raise BadRequestError(f"{source} is neither a file nor a directory with files")
-    return found
+    return files
 
 
 def _format(files: Sequence[Path], given: str | None) -> str:
@@ -144,8 +144,10 @@ def _name(
     digest = blake2b(digest_size=16)
     digest.update(msgspec.json.encode([topic, columns, *identity]))
     for file in files:
-        found = file.stat()
-        digest.update(msgspec.json.encode([str(file.resolve()), found.st_size, found.st_mtime_ns]))
+        status = file.stat()
+        digest.update(
+            msgspec.json.encode([str(file.resolve()), status.st_size, status.st_mtime_ns])
+        )
     return f"import-{digest.hexdigest()}"
 
 

@@ -117,7 +117,7 @@ def import_kafka(
             _TopicImport(place, cluster, topic, names[topic], count, topic_id=ids.get(topic, ""))
             for topic, count in counts.items()
         ]
-        found: list[PartitionImport] = []
+        imported: list[PartitionImport] = []
         rows = 0
         resumed = False
         for run in runs:
@@ -129,15 +129,15 @@ def import_kafka(
                 task = KafkaTask(servers, settings or {}, plan.ranges)
                 with spark_work(spark, f"import {run.topic}", progress):
                     rows += run.write(spark, task, plan)
-                found += _merged(plan.ranges, lost)
+                imported += _merged(plan.ranges, lost)
                 resumed |= again
                 if not again:
                     break
     finally:
         consumer.close()
-    offsets = sum(each.end - each.start for each in found)
+    offsets = sum(partition.end - partition.start for partition in imported)
     seconds = time.monotonic() - began
-    return KafkaImportResult(place.path, servers, rows, offsets, resumed, found, seconds)
+    return KafkaImportResult(place.path, servers, rows, offsets, resumed, imported, seconds)
 
 
 def _described(
@@ -147,13 +147,15 @@ def _described(
     from confluent_kafka import KafkaException
 
     try:
-        found = consumer.list_topics(timeout=SILENCE_MAX_S)
+        metadata = consumer.list_topics(timeout=SILENCE_MAX_S)
     except KafkaException as error:
         raise RetryableError(f"{servers} does not answer: {error.args[0].str()}") from error
-    missing = [name for name in names if name not in found.topics or found.topics[name].error]
+    missing = [name for name in names if name not in metadata.topics or metadata.topics[name].error]
     if missing:
         raise BadRequestError(f"Kafka at {servers} has no topic {missing[0]!r}")
-    return found.cluster_id or servers, {name: len(found.topics[name].partitions) for name in names}
+    return metadata.cluster_id or servers, {
+        name: len(metadata.topics[name].partitions) for name in names
+    }
 
 
 class _TopicImport:
@@ -191,8 +193,8 @@ class _TopicImport:
             return before, {}
         before = self._checked(before, strict=strict)
         done: dict[int, int] = {}
-        for each in () if before is None else before.ranges:
-            done[each.partition] = max(done.get(each.partition, 0), each.end)
+        for kafka_range in () if before is None else before.ranges:
+            done[kafka_range.partition] = max(done.get(kafka_range.partition, 0), kafka_range.end)
         ranges: list[KafkaRange] = []
         lost: dict[int, int] = {}
         for partition in range(self._partitions):
@@ -289,12 +291,12 @@ def _cut(whole: KafkaRange) -> list[KafkaRange]:
 
 
 def _merged(ranges: Sequence[KafkaRange], lost: Mapping[int, int]) -> list[PartitionImport]:
-    found: dict[int, PartitionImport] = {}
+    merged: dict[int, PartitionImport] = {}
     for shard_range in ranges:
-        before = found.get(shard_range.partition)
+        before = merged.get(shard_range.partition)
         start = shard_range.start if before is None else before.start
         gone = lost.get(shard_range.partition, 0)
-        found[shard_range.partition] = PartitionImport(
+        merged[shard_range.partition] = PartitionImport(
             shard_range.topic, shard_range.partition, start, shard_range.end, gone
         )
-    return [found[number] for number in sorted(found)]
+    return [merged[number] for number in sorted(merged)]

@@ -85,7 +85,7 @@ def topic_ids(servers: str, settings: Mapping[str, str], topics: Sequence[str]) 
 
     ours = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
     admin = AdminClient({"log_level": 0, **ours, "bootstrap.servers": servers})
-    found = {}
+    ids = {}
     asked = admin.describe_topics(TopicCollection([*topics]), request_timeout=SILENCE_MAX_S)
     for topic, answer in asked.items():
         try:
@@ -96,8 +96,8 @@ def topic_ids(servers: str, settings: Mapping[str, str], topics: Sequence[str]) 
         if known is not None and any(
             (known.get_most_significant_bits(), known.get_least_significant_bits())
         ):
-            found[topic] = str(known)
-    return found
+            ids[topic] = str(known)
+    return ids
 
 
 class KafkaTask:
@@ -116,17 +116,19 @@ class KafkaTask:
                 assert isinstance(number, int)
                 yield from self._read(self._ranges[number])
 
-    def _read(self, wanted: KafkaRange) -> Iterator[pa.RecordBatch]:
+    def _read(self, kafka_range: KafkaRange) -> Iterator[pa.RecordBatch]:
         from confluent_kafka import TopicPartition
 
-        if wanted.start == wanted.end:
+        if kafka_range.start == kafka_range.end:
             return
         consumer = open_consumer(self._servers, self._settings)
         try:
-            consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
+            consumer.assign(
+                [TopicPartition(kafka_range.topic, kafka_range.partition, kafka_range.start)]
+            )
             rows: list[Message] = []
             size = 0
-            for message in _messages(consumer, wanted):
+            for message in _messages(consumer, kafka_range):
                 rows.append(message)
                 size += len(message.value() or b"")
                 if len(rows) >= ROWS_PER_BATCH or size >= _SIZE_PER_BATCH:
@@ -138,26 +140,26 @@ class KafkaTask:
             consumer.close()
 
 
-def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
-    heard = time.monotonic()
-    offset = wanted.start
-    while offset < wanted.end:
-        found = consumer.consume(ROWS_PER_BATCH, timeout=_WAIT_S)
-        for message in found:
+def _messages(consumer: Consumer, kafka_range: KafkaRange) -> Iterator[Message]:
+    last_message_s = time.monotonic()
+    offset = kafka_range.start
+    while offset < kafka_range.end:
+        messages = consumer.consume(ROWS_PER_BATCH, timeout=_WAIT_S)
+        for message in messages:
             if message.error() is not None:
-                offset = _at_end(message, wanted, offset)
+                offset = _at_end(message, kafka_range, offset)
                 continue
             offset = (message.offset() or 0) + 1
-            if offset > wanted.end:
+            if offset > kafka_range.end:
                 return
             yield message
-        if found:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > SILENCE_MAX_S:
-            raise _unreadable(wanted, offset, f"no message for {SILENCE_MAX_S:.0f} s")
+        if messages:
+            last_message_s = time.monotonic()
+        elif time.monotonic() - last_message_s > SILENCE_MAX_S:
+            raise _unreadable(kafka_range, offset, f"no message for {SILENCE_MAX_S:.0f} s")
 
 
-def _at_end(message: Message, wanted: KafkaRange, offset: int) -> int:
+def _at_end(message: Message, kafka_range: KafkaRange, offset: int) -> int:
     """Return the offset to continue at after an event that is not a record, or raise."""
     from confluent_kafka import KafkaError
 
@@ -165,18 +167,18 @@ def _at_end(message: Message, wanted: KafkaRange, offset: int) -> int:
     assert error is not None
     if error.code() == KafkaError._PARTITION_EOF:
         end = message.offset() or 0
-        if end < wanted.end:
-            raise _unreadable(wanted, offset, f"the partition ends at {end} now")
+        if end < kafka_range.end:
+            raise _unreadable(kafka_range, offset, f"the partition ends at {end} now")
         return end
     if error.fatal() or not error.retriable():
-        raise _unreadable(wanted, offset, error.str())
+        raise _unreadable(kafka_range, offset, error.str())
     return offset
 
 
-def _unreadable(wanted: KafkaRange, offset: int, reason: str) -> RetryableError:
+def _unreadable(kafka_range: KafkaRange, offset: int, reason: str) -> RetryableError:
     return RetryableError(
-        f"Kafka's {wanted.topic!r}, partition {wanted.partition}, cannot be read from offset "
-        f"{offset} to {wanted.end}: {reason}"
+        f"Kafka's {kafka_range.topic!r}, partition {kafka_range.partition}, cannot be read from "
+        f"offset {offset} to {kafka_range.end}: {reason}"
     )
 
 
@@ -188,13 +190,15 @@ def _batch(rows: Sequence[Message]) -> pa.RecordBatch:
             "key": pa.array([message.key() for message in rows], pa.binary()),
             "value": pa.array([message.value() for message in rows], pa.binary()),
             "partition": pa.array([message.partition() for message in rows], pa.int32()),
-            "timestamp": pa.array([(now_ms if at < 0 else at) * 1000 for at in times], _TIME),
+            "timestamp": pa.array(
+                [(now_ms if time_ms < 0 else time_ms) * 1000 for time_ms in times], _TIME
+            ),
             "headers": pa.array([_headers(message) for message in rows], _HEADERS),
         }
     )
 
 
 def _headers(message: Message) -> list[dict[str, str | bytes]]:
-    found = message.headers() or []
-    pairs = found.items() if isinstance(found, dict) else found
+    headers = message.headers() or []
+    pairs = headers.items() if isinstance(headers, dict) else headers
     return [{"key": name, "value": value or b""} for name, value in pairs]

@@ -38,7 +38,7 @@ class ImportPlace:
 
     @property
     def identity(self) -> list[str]:
-        """What tells imports of the same rows to several places apart where one journal serves."""
+        """Distinguishes imports of the same rows into several targets that share one journal."""
         return [self.path] if self.is_node else []
 
     def options(self) -> dict[str, str]:
@@ -65,10 +65,10 @@ class ImportPlace:
 
     def _records_of_node(self, topic: str | None) -> int:
         with closing(connect(self.path)) as backend:
-            there = {each.name for each in backend.list_topics(DEFAULT_NAMESPACE)}
-            found = [
+            there = {info.name for info in backend.list_topics(DEFAULT_NAMESPACE)}
+            topics = [
                 backend.describe_topic(DEFAULT_NAMESPACE, name)
                 for name in there
                 if topic in (None, name)
             ]
-        return sum(int(part.latest) for each in found for part in each.partitions)
+        return sum(int(part.latest) for info in topics for part in info.partitions)

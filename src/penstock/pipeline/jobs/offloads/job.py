@@ -79,22 +79,22 @@ def offload(
     names = {(task.topic, task.partition): task.name for task in tasks}
     done = _run(spark, tasks, progress)
     _raise_failures(done, names)
-    found = [
+    shards = [
         ShardOffload(
-            names[each.topic, each.partition],
-            each.start,
-            each.end,
-            each.rows,
-            each.bytes,
-            each.gone,
+            names[result.topic, result.partition],
+            result.start,
+            result.end,
+            result.rows,
+            result.bytes,
+            result.gone,
         )
-        for each in done
+        for result in done
     ]
     return OffloadResult(
         path=path,
-        shards=sorted(found, key=lambda each: each.shard),
-        rows=sum(each.rows for each in found),
-        bytes=sum(each.bytes for each in found),
+        shards=sorted(shards, key=lambda shard: shard.shard),
+        rows=sum(shard.rows for shard in shards),
+        bytes=sum(shard.bytes for shard in shards),
         left_to_node=left,
         seconds=time.monotonic() - began,
     )
@@ -162,7 +162,7 @@ def _run(
 
 
 def _raise_failures(done: Sequence[OffloadDone], names: dict[tuple[str, int], str]) -> None:
-    failed = [each for each in done if each.failure]
+    failed = [result for result in done if result.failure]
     if failed:
         first = failed[0]
         raise StoreError(

@@ -117,8 +117,8 @@ class _BoundedLog:
         self.first: int | None = None
 
     def bounds(self, shard: ShardId) -> Bounds:
-        found = self._view.bounds(shard)
-        return replace(found, commit=Offset(min(found.commit, self._task.end)))
+        bounds = self._view.bounds(shard)
+        return replace(bounds, commit=Offset(min(bounds.commit, self._task.end)))
 
     def state(self, shard: ShardId) -> ShardState:
         return self._view.state(shard)
@@ -136,17 +136,19 @@ class _BoundedLog:
     def _count(self, run: bytes) -> int:
         if self._task.kind is QueueKind.SIMPLE:
             return _records_in(run)
-        found = 0
+        count = 0
         for message in split_raw_range(run):
             raw = core.decode_raw(message, 0, 0, False)
             assert isinstance(raw, RawRecord), "the view has checked it"
-            found += inner_count(raw)
-        return found
+            count += inner_count(raw)
+        return count
 
     def live(self, start: int, end: int) -> int:
         """Return how many offsets of a range were neither deleted one by one nor aborted."""
         deleted = self.state(self._task.shard).deleted_between(start, end)
-        aborted = [each for each in self._task.aborted if each[1] > start]
+        aborted = [
+            aborted_range for aborted_range in self._task.aborted if aborted_range[1] > start
+        ]
         gaps = coalesce([*deleted, *aborted])
         return end - start - sum(min(last, end) - max(first, start) for first, last in gaps)
 
@@ -157,12 +159,12 @@ class _BoundedLog:
 
 def _records_in(run: bytes) -> int:
     """Count consecutive records, each prefixed with its size."""
-    found = at = 0
+    count = position = 0
     end, size_at = len(run), _SIZE.unpack_from
-    while at < end:
-        at += size_at(run, at)[0]
-        found += 1
-    return found
+    while position < end:
+        position += size_at(run, position)[0]
+        count += 1
+    return count
 
 
 def _check(log: _BoundedLog, before: Manifest | None, after: Manifest, size: int) -> None:

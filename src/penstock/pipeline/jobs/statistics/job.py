@@ -102,21 +102,21 @@ def stats(
         ranges = [read_range(view, shard) for shard in chosen_shards(view, path, topics)]
     filled = [shard_range for shard_range in ranges if shard_range.start < shard_range.end]
     intervals: list[Interval] = []
-    found = _unmeasured(ranges)
+    measured = _unmeasured(ranges)
     keys: list[TopKey] = []
     if filled:
         table = load_ranges(spark, path, filled, _COLUMNS, strict=False).selectExpr(*_SIZES)
         with spark_work(spark, "throughput", progress):
-            intervals = _over_time(table, found, every_s)
+            intervals = _over_time(table, measured, every_s)
         if top_keys:
             with spark_work(spark, "keys", progress):
                 keys = _top_keys(table, top_keys)
-    _check(found.values())
+    _check(measured.values())
     return StatsResult(
         path=path,
-        rows=sum(each.rows for each in found.values()),
-        bytes=sum(each.bytes for each in found.values()),
-        topics=[found[topic] for topic in sorted(found)],
+        rows=sum(topic_stats.rows for topic_stats in measured.values()),
+        bytes=sum(topic_stats.bytes for topic_stats in measured.values()),
+        topics=[measured[topic] for topic in sorted(measured)],
         intervals=intervals,
         top_keys=keys,
         seconds=time.monotonic() - began,
@@ -125,18 +125,18 @@ def stats(
 
 
 def _unmeasured(ranges: Iterable[ReadRange]) -> dict[str, TopicStats]:
-    found: dict[str, TopicStats] = {}
+    by_topic: dict[str, TopicStats] = {}
     for shard_range in ranges:
         topic = shard_range.shard.topic
-        before = found.get(topic) or TopicStats(topic, 0, 0, 0, 0, 0, None, None)
-        found[topic] = replace(
+        before = by_topic.get(topic) or TopicStats(topic, 0, 0, 0, 0, 0, None, None)
+        by_topic[topic] = replace(
             before, shards=before.shards + 1, rows_bound=before.rows_bound + shard_range.rows_max
         )
-    return found
+    return by_topic
 
 
-def _over_time(table: DataFrame, found: dict[str, TopicStats], every_s: int) -> list[Interval]:
-    """Measure each interval, and add it to the topic's sums in `found`."""
+def _over_time(table: DataFrame, by_topic: dict[str, TopicStats], every_s: int) -> list[Interval]:
+    """Measure each interval, and add it to the topic's sums in `by_topic`."""
     step = every_s * 1000
     groups = (
         table.selectExpr("topic", "at", "size", f"at - pmod(at, {step}) start")
@@ -148,8 +148,8 @@ def _over_time(table: DataFrame, found: dict[str, TopicStats], every_s: int) -> 
     for row in groups.collect():
         topic, rows, size = row["topic"], row["rows"], row["bytes"]
         intervals.append(Interval(topic, row["start"], rows, size, rows / every_s, size / every_s))
-        before = found[topic]
-        found[topic] = replace(
+        before = by_topic[topic]
+        by_topic[topic] = replace(
             before,
             rows=before.rows + rows,
             bytes=before.bytes + size,

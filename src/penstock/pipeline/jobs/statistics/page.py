@@ -95,14 +95,14 @@ def _page(result: StatsResult) -> str:
         ("topic", "from (UTC)", "records", "bytes", "records/s", "bytes/s"),
         [
             (
-                each.topic,
-                _moment(each.start_ms),
-                f"{each.rows:,}",
-                f"{each.bytes:,}",
-                f"{each.rows_per_s:,.1f}",
-                f"{each.bytes_per_s:,.1f}",
+                interval.topic,
+                _moment(interval.start_ms),
+                f"{interval.rows:,}",
+                f"{interval.bytes:,}",
+                f"{interval.rows_per_s:,.1f}",
+                f"{interval.bytes_per_s:,.1f}",
             )
-            for each in result.intervals[:_ROWS_MAX]
+            for interval in result.intervals[:_ROWS_MAX]
         ],
     )
     left_out = len(result.intervals) - _ROWS_MAX
@@ -129,8 +129,8 @@ def _curves(topics: Mapping[str, list[Point]], measure: Measure) -> str:
     every = [point for points in topics.values() for point in points]
     if not every:
         return "<p>nothing was written</p>"
-    first, last = min(each.at_ms for each in every), max(each.at_ms for each in every)
-    top = max(each.value for each in every)
+    first, last = min(point.at_ms for point in every), max(each.at_ms for each in every)
+    top = max(point.value for point in every)
     ticks = size_ticks(top) if measure.is_size else value_ticks(top)
     scale = _Scale(first, last, ticks[-1])
     lines, legend = [], []

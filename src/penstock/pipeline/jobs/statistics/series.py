@@ -42,21 +42,21 @@ def series(result: StatsResult, field: str) -> dict[str, list[Point]]:
     """Return the curve of each topic, by time. Where a topic was written nothing for longer than a
     step, its curve goes down to zero."""
     step_ms = result.every_s * 1000
-    found: dict[str, list[Point]] = {}
-    for interval in sorted(result.intervals, key=lambda one: one.start_ms):
-        points = found.setdefault(interval.topic, [])
+    curves: dict[str, list[Point]] = {}
+    for interval in sorted(result.intervals, key=lambda interval: interval.start_ms):
+        points = curves.setdefault(interval.topic, [])
         if points and step_ms and interval.start_ms - points[-1].at_ms > step_ms:
             points.append(Point(points[-1].at_ms + step_ms, 0.0, None))
             if points[-1].at_ms < interval.start_ms - step_ms:
                 points.append(Point(interval.start_ms - step_ms, 0.0, None))
         points.append(Point(interval.start_ms, float(getattr(interval, field)), interval))
-    return dict(sorted(found.items()))
+    return dict(sorted(curves.items()))
 
 
 def time_ticks(first_ms: int, last_ms: int) -> list[int]:
     """Return round moments, at most seven, between two."""
     span_s = max(1, (last_ms - first_ms) // 1000)
-    step = next((each for each in _STEPS_S if span_s / each <= TICKS), 0)
+    step = next((step_s for step_s in _STEPS_S if span_s / step_s <= TICKS), 0)
     if not step:
         step = _DAY_S * max(1, math.ceil(span_s / _DAY_S / TICKS))
     start = -(-first_ms // (step * 1000)) * step * 1000
@@ -80,7 +80,7 @@ def value_ticks(top: float) -> list[float]:
         return [0.0, 1.0]
     raw = top / 4
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= raw)
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw)
     return [step * number for number in range(math.ceil(top / step - 1e-9) + 1)]
 
 

@@ -36,7 +36,7 @@ def hide_traceback(call: Callable[_Arguments, _T]) -> Callable[_Arguments, _T]:
 def hide_traceback_in_rows(
     call: Callable[_Arguments, Iterator[_T]],
 ) -> Callable[_Arguments, Iterator[_T]]:
-    """Wrap a method that gives Spark an iterator."""
+    """Wrap a method that returns an iterator to Spark."""
 
     @wraps(call)
     def work(*positional: _Arguments.args, **named: _Arguments.kwargs) -> Iterator[_T]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local[*]"
 CORES: Final = "PENSTOCK_CORES"
-"""Plans are made in processes that see no session: this variable tells them its cores."""
+"""Plans are made in processes that see no session: this variable holds its cores."""
 CONNECT: Final = "sc://"
 MASTER: Final = "spark.master"
 REMOTE: Final = "spark.remote"
@@ -109,9 +109,9 @@ def choose(argument: str | None, environment: Mapping[str, str] | None = None) -
     if remote:
         # A local one is a Connect server that Spark starts beside this program.
         return Chosen(_remote(remote), remote, settings, java_runs=False)
-    found = settings.get(MASTER) or env.get("MASTER")
-    if found:
-        return Chosen(found, None, settings, java_runs=False)
+    master = settings.get(MASTER) or env.get("MASTER")
+    if master:
+        return Chosen(master, None, settings, java_runs=False)
     return Chosen(LOCAL, LOCAL, settings, java_runs=False)
 
 
@@ -128,27 +128,27 @@ def _submitted() -> dict[str, str]:
 
 
 def _submit_arguments(env: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, value in _pairs(shlex.split(env.get("PYSPARK_SUBMIT_ARGS", ""))):
         if name in _CONF:
             key, separator, setting = value.partition("=")
             if separator:
-                found[key.strip()] = setting.strip()
+                settings[key.strip()] = setting.strip()
         elif name in _FLAGS:
-            found[_FLAGS[name]] = value
+            settings[_FLAGS[name]] = value
         elif name == "--properties-file":
-            found = {**_properties(Path(value)), **found}
-    return found
+            settings = {**_properties(Path(value)), **settings}
+    return settings
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
     """Yield options with their values, as `--name value` and `--name=value`."""
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         name, separator, value = word.partition("=")
         if separator and name.startswith("--") and name not in _CONF:
             yield name, value
-        elif at + 1 < len(words):
-            yield word, words[at + 1]
+        elif index + 1 < len(words):
+            yield word, words[index + 1]
 
 
 def _defaults_file(env: Mapping[str, str]) -> dict[str, str]:
@@ -164,9 +164,9 @@ def _properties(path: Path) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return {}  # Spark itself says what is wrong with it
-    found = {}
+    settings = {}
     for line in lines:
         match = _PROPERTY.match(line)
         if match is not None:
-            found[match[1]] = match[2].strip()
-    return found
+            settings[match[1]] = match[2].strip()
+    return settings

@@ -1,4 +1,4 @@
-"""What an executor tells of itself. Runs where nothing of ours may be installed: this module is
+"""The report of an executor on itself. Runs where nothing of ours may be installed: this module is
 sent by value, and uses the standard library alone."""
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def report(names: tuple[str, ...], shared: str) -> str:
     missing = []
     for name in names:
         try:
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
         except (ImportError, ValueError):
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             missing.append(name)
     return json.dumps(
         {

@@ -23,8 +23,12 @@ def _own_directory(name: str) -> Path:
     """Return a directory that only this user can write to."""
     path = Path(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
+    status = path.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & others:
+    if (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.getuid()
+        and not status.st_mode & others
+    ):
         return path
     return Path(tempfile.mkdtemp(prefix=f"{name}-"))  # another user owns the name

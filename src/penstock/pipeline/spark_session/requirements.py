@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import SetupError
-from penstock.pipeline.session import probe
-from penstock.pipeline.session.masters import is_connect
+from penstock.pipeline.spark_session import probe
+from penstock.pipeline.spark_session.masters import is_connect
 from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ TASKS_MAX: Final = 64
 
 
 class Executor(Struct, frozen=True):
-    """What one host said."""
+    """The answer of one host."""
 
     host: str
     python: str
@@ -82,9 +82,9 @@ def warn_of_executors(spark: SparkSession) -> None:
         _log.warning("executors_lack", detail=text)
 
 
-def problems_of(found: Iterable[Executor]) -> tuple[list[str], list[str]]:
+def problems_of(answers: Iterable[Executor]) -> tuple[list[str], list[str]]:
     """Return sentences on what is wrong, and on what will not work."""
-    executors = list(found)
+    executors = list(answers)
     problems: list[str] = []
     lacking = _hosts_by_module(executors)
     needed = [name for name in NEEDED if name in lacking]
@@ -115,11 +115,11 @@ def problems_of(found: Iterable[Executor]) -> tuple[list[str], list[str]]:
 
 
 def _hosts_by_module(executors: Iterable[Executor]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    hosts: dict[str, set[str]] = {}
     for executor in executors:
         for name in executor.missing:
-            found.setdefault(name, set()).add(executor.host)
-    return found
+            hosts.setdefault(name, set()).add(executor.host)
+    return hosts
 
 
 def ask_executors(
@@ -132,24 +132,24 @@ def ask_executors(
     from pyspark.errors import PySparkException
 
     cloudpickle.register_pickle_by_value(probe)  # type: ignore[no-untyped-call]  # vendored code
-    wanted = tuple(names)
+    modules = tuple(names)
     try:
         ask = _by_rows if is_connect(spark) else _by_tasks
-        answers = ask(spark, wanted, shared)
+        answers = ask(spark, modules, shared)
     except (PySparkException, Py4JError) as error:
         raise _unable(str(error)) from error
-    found: dict[str, Executor] = {}
+    by_host: dict[str, Executor] = {}
     for text in answers:
-        one = _decoder.decode(text)
-        before = found.get(one.host, one)
-        found[one.host] = Executor(
-            one.host,
-            one.python,
-            sorted({*before.missing, *one.missing}),
-            before.penstock if before.penstock is not None else one.penstock,
-            before.sees_path and one.sees_path,
+        executor = _decoder.decode(text)
+        before = by_host.get(executor.host, executor)
+        by_host[executor.host] = Executor(
+            executor.host,
+            executor.python,
+            sorted({*before.missing, *executor.missing}),
+            before.penstock if before.penstock is not None else executor.penstock,
+            before.sees_path and executor.sees_path,
         )
-    return [found[host] for host in sorted(found)]
+    return [by_host[host] for host in sorted(by_host)]
 
 
 def _by_tasks(spark: SparkSession, names: tuple[str, ...], shared: str) -> list[str]:
@@ -171,7 +171,7 @@ def _by_rows(spark: SparkSession, names: tuple[str, ...], shared: str) -> list[s
 
 
 def _unable(reason: str) -> SetupError:
-    last = (reason.strip().splitlines() or ["it failed without a word"])[-1]
+    last = (reason.strip().splitlines() or ["no reason was given"])[-1]
     return SetupError(
         "the executors do not run Python as this program does; PYSPARK_PYTHON names the one that "
         f"they are to run ({sys.version_info[0]}.{sys.version_info[1]}): {last}"

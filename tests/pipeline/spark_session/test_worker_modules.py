@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from penstock.pipeline.session import requirements, worker_daemon, worker_python
+from penstock.pipeline.spark_session import requirements, worker_daemon, worker_python
 
 
 def test_the_daemon_preloads_modules_that_exist() -> None:
