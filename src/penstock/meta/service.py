@@ -41,8 +41,8 @@ from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.model import Member
 from penstock.meta.topology_calls import TopologyCalls
-from penstock.platform.grpc import WaitingPools, service_handlers
-from penstock.platform.parked_calls import CallFailure, Steps
+from penstock.platform.calls.grpc import WaitingPools, service_handlers
+from penstock.platform.calls.parked_calls import CallFailure, Steps
 
 SERVICE: Final = "penstock.meta.v1.MetaService"
 ERROR_KEY: Final = "penstock-meta-error-bin"

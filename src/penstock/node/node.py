@@ -79,7 +79,7 @@ from penstock.meta.state.constants import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.node.component_settings import segment_settings, tier_config, tier_limits
 from penstock.offsets.cluster_manager import OffsetPeers, open_offsets
 from penstock.offsets.manager import OffsetManager
-from penstock.platform.blocking_pool import BlockingPool
+from penstock.platform.calls.blocking_pool import BlockingPool
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.clock_guard import CLOCK_FILE, ClockStatus, GuardedClock
 from penstock.platform.clock_metrics import ClockMetrics

@@ -32,9 +32,9 @@ from penstock.meta.service import meta_handlers
 from penstock.node.node import Node
 from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.platform.addresses import bare_host, bracketed, with_port
+from penstock.platform.calls.parked_calls import WaitingCalls
 from penstock.platform.local_disk import LocalDisk
 from penstock.platform.log import get_logger
-from penstock.platform.parked_calls import WaitingCalls
 from penstock.record import QueueKind
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import ClientConnectionManager

@@ -19,9 +19,9 @@ import grpc
 from google.protobuf.message import Message as WireMessage
 
 from penstock.errors import StoreError
-from penstock.platform.parked_calls import Describe, Send, Steps, WaitingCalls
-from penstock.platform.waiting_calls import WaitingThreads
-from penstock.platform.wakeup import Pause
+from penstock.platform.calls.parked_calls import Describe, Send, Steps, WaitingCalls
+from penstock.platform.calls.waiting_calls import WaitingThreads
+from penstock.platform.calls.wakeup import Pause
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple, Protocol
 import grpc
 
 from penstock.errors import StoreError
+from penstock.platform.calls.waiting_calls import Places
+from penstock.platform.calls.wakeup import Pause, Wakeup
 from penstock.platform.log import get_logger
-from penstock.platform.waiting_calls import Places
-from penstock.platform.wakeup import Pause, Wakeup
 
 STARVED_S: Final = 2.0
 SEND_S: Final = 20.0
