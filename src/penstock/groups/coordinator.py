@@ -37,7 +37,7 @@ from penstock.groups.model import (
 from penstock.groups.persistence import GroupKeeper, GroupKey, GroupStateClient
 from penstock.groups.snapshot import GroupSnapshot, snapshot_of
 from penstock.groups.state_machine import GroupMachine
-from penstock.meta.state.constants import DEFAULT_NAMESPACE
+from penstock.meta import DEFAULT_NAMESPACE
 from penstock.platform.clock import Clock
 
 GROUPS_MAX: Final = 50_000

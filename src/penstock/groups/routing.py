@@ -18,7 +18,7 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Answer, Caller, GroupState, Join, Joined, Sync, Synced
-from penstock.meta.state.constants import DEFAULT_NAMESPACE
+from penstock.meta import DEFAULT_NAMESPACE
 
 WAIT_S_MAX: Final = 5.0
 OTHER_NODE_S: Final = 30.0

@@ -372,4 +372,8 @@ class ClusterNode(ListenerAnnouncer, Protocol):
 class MetaClient(MetadataClient, OffsetClient, Protocol):
     """The whole meta service."""
 
+    def leads_metadata(self) -> bool:
+        """Return whether this node does what only one node of a cluster must do."""
+        ...
+
     def close(self) -> None: ...

@@ -25,8 +25,8 @@ from typing import Final
 
 from penstock.meta.client import Node, Update
 from penstock.meta.controller.decisions import ONLINE, STORAGE_LISTENER
+from penstock.meta.events import NodePut, NodeRemoved
 from penstock.meta.state.constants import DEFAULT_NAMESPACE
-from penstock.meta.state.metadata.commands import NodePut, NodeRemoved
 
 KAFKA_LISTENER: Final = "kafka"
 """Under this name a node announces where it serves Kafka clients."""

@@ -24,6 +24,7 @@ from penstock.errors import (
     RetryableError,
     StoreError,
 )
+from penstock.meta import events
 from penstock.meta.client_api.call_batcher import CallBatcher
 from penstock.meta.client_api.local_reads import STALENESS_MS, LocalRows
 from penstock.meta.client_api.metadata_client import LogMetadataClient
@@ -71,7 +72,7 @@ T = TypeVar("T")
 AnswerT = TypeVar("AnswerT")
 
 _rejected_decoder: Final = Decoder(Rejected)
-_events_decoder: Final = Decoder(tuple[cmd.Event, ...])
+_events_decoder: Final = Decoder(tuple[events.Event, ...])
 
 
 class MetaConnection:

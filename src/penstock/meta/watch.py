@@ -17,18 +17,11 @@ from typing import Final
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
+from penstock.meta.events import Event, NodePut, SegmentPut, ShardPut, TopicPut
 from penstock.meta.state.answers import HEAD, HEAD_TABLE, read_head
 from penstock.meta.state.constants import ACTIVE
 from penstock.meta.state.keys import encode_key
-from penstock.meta.state.metadata.commands import (
-    Answer,
-    Applied,
-    Event,
-    NodePut,
-    SegmentPut,
-    ShardPut,
-    TopicPut,
-)
+from penstock.meta.state.metadata.commands import Answer, Applied
 from penstock.meta.state.metadata.rows import (
     EVENTS_TABLE,
     NODES,

@@ -28,17 +28,20 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.errors import BadRequestError, BusyError, RequestError, StoreError
-from penstock.meta.client import CommittedOffset, GroupOffsets, OffsetClient, OffsetEntry
-from penstock.meta.state.keys import after_prefix, decode_texts, encode_key
-from penstock.meta.state.model import INT_MAX
-from penstock.meta.state.offsets.rows import (
+from penstock.meta import INT_MAX, CommittedOffset, GroupOffsets, OffsetClient, OffsetEntry
+from penstock.meta.storage import (
     OFFSET_ROW,
     OFFSETS_TABLE,
+    ROOM_CHECKED_EVERY,
+    Batch,
+    Database,
+    after_prefix,
+    decode_texts,
+    encode_key,
     offset_key,
     unpack_offset,
     unpack_pair,
 )
-from penstock.meta.storage.database import ROOM_CHECKED_EVERY, Batch, Database
 from penstock.offsets.config import CACHE_FAMILY, OffsetConfig
 from penstock.offsets.groups import GroupTable, LocalGroup, Pending
 from penstock.offsets.strategy import (

@@ -26,16 +26,16 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import DeadlineError, StaleWriteError, StoreError
-from penstock.meta.client import (
+from penstock.meta import (
     CommittedOffset,
+    GroupCoordinators,
     GroupName,
     NewGroupOffsets,
     OffsetClient,
     Takeover,
+    check_text,
 )
-from penstock.meta.group_coordinators import GroupCoordinators
-from penstock.meta.rejections import check_text
-from penstock.meta.storage.database import Database
+from penstock.meta.storage import Database
 from penstock.offsets import coordinator_rpc as rpc
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager, open_manager

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import BadRequestError, RequestError, StaleWriteError, StoreError
-from penstock.meta.client import (
+from penstock.meta import (
     GroupOffsets,
     NewGroupOffsets,
     NewOffset,
     OffsetClient,
     OffsetEntry,
+    check_text,
 )
-from penstock.meta.rejections import check_text
 from penstock.offsets.groups import GroupTable, LocalGroup
 from penstock.offsets.strategy import (
     GroupCommit,

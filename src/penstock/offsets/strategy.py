@@ -12,9 +12,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from penstock.errors import BadRequestError
-from penstock.meta.rejections import check_text
-from penstock.meta.state.model import INT_MAX
-from penstock.meta.state.offsets.entries import METADATA_SIZE_MAX
+from penstock.meta import INT_MAX, METADATA_SIZE_MAX, check_text
 from penstock.record import Offset, ShardId
 
 NO_LEADER_EPOCH: Final = -1

@@ -26,9 +26,7 @@ from prometheus_client import (
 from penstock.api import EmbeddedBackend
 from penstock.codec.select import native_only
 from penstock.errors import NotSupportedError, RetryableError, SetupError, StoreError
-from penstock.meta.client import ClusterNode
-from penstock.meta.controller.decisions import STORAGE_LISTENER
-from penstock.meta.service import meta_handlers
+from penstock.meta import STORAGE_LISTENER, ClusterNode, meta_handlers
 from penstock.node.node import Node
 from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.platform.addresses import bare_host, bracketed, with_port

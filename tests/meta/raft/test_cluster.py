@@ -20,6 +20,7 @@ from tests.meta.raft.cluster_in_process import (
 from penstock.errors import ClosedError, DiskFailedError, SettingsError, SetupError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.client_api.transaction_client import TransactionClient
+from penstock.meta.events import TopicPut
 from penstock.meta.raft import load as loading
 from penstock.meta.raft.client import Place, RaftMetaClient
 from penstock.meta.raft.load import RaftTiming
@@ -27,7 +28,6 @@ from penstock.meta.raft.node import NodeTiming
 from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.standalone.group import LogLimits
 from penstock.meta.state.metadata import commands as cmd
-from penstock.meta.state.metadata.commands import TopicPut
 from penstock.meta.state.model import Topic
 from penstock.meta.state.transactions.commands import (
     BeginProducer,

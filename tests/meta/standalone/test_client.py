@@ -31,16 +31,10 @@ from penstock.meta.client import (
     TopicConfig,
     Update,
 )
+from penstock.meta.events import NodePut, SegmentPut, ShardPut, TopicDeleted, TopicPut
 from penstock.meta.identifiers import make_topic_id, make_ulid
 from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.metadata import machine as metadata
-from penstock.meta.state.metadata.commands import (
-    NodePut,
-    SegmentPut,
-    ShardPut,
-    TopicDeleted,
-    TopicPut,
-)
 from penstock.meta.storage.database import Database
 from penstock.record import ShardId
 from penstock.testing import ManualClock

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Answer, Caller, Join, Joined, Sync, Synced
 from penstock.groups.state_machine import GroupMachine
-from penstock.meta.client import DEFAULT_NAMESPACE
+from penstock.meta import DEFAULT_NAMESPACE
 
 
 class KafkaGroups:

@@ -17,7 +17,7 @@ from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinat
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import RetryableError, StoreError, TransactionRefusedError
 from penstock.groups.model import Caller
-from penstock.meta.state.offsets.entries import NewOffset
+from penstock.meta import NewOffset
 from penstock.record import ShardId
 
 _SAYS_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}

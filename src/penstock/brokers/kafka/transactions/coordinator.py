@@ -34,15 +34,15 @@ from penstock.brokers.kafka.transactions.participant import TransactionParticipa
 from penstock.brokers.kafka.transactions.participant_rpc import open_writer
 from penstock.brokers.kafka.transactions.pending_offsets import PendingOffsets
 from penstock.errors import BusyError, StoreError, TransactionRefusedError, UnknownShardError
-from penstock.meta.client_api.transaction_client import TransactionClient
-from penstock.meta.state.offsets.entries import NewOffset
-from penstock.meta.state.transactions.commands import (
+from penstock.meta import (
     BeginProducer,
     Decide,
     Enlist,
     ForgetAborted,
     ForgetTransactions,
+    NewOffset,
     StageOffsets,
+    TransactionClient,
     TransactionCommand,
     TransactionPartition,
     TransactionState,

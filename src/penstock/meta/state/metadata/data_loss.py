@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.meta.events import Event, SegmentDeleted, SegmentPut, ShardPut
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.constants import ACTIVE, LOST, MEMORY_STORAGE
 from penstock.meta.state.metadata.commands import (
     AcceptDataLoss,
+    Change,
     Done,
-    Event,
+    Moment,
     ReportEngineLoss,
     RestoreShard,
-    SegmentDeleted,
-    SegmentPut,
-    ShardPut,
     ShardsResult,
 )
 from penstock.meta.state.metadata.rows import LEASES, LOSSES, SEGMENTS, SHARDS, TOPICS

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.meta.events import Event, SegmentPut, ShardDeleted, ShardPut
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.constants import ACTIVE, LOST
 from penstock.meta.state.metadata.commands import (
     AssignLeader,
+    Change,
     ChangeInSync,
     CreateShards,
     DeleteShards,
     Done,
-    Event,
+    Moment,
     Placement,
-    SegmentPut,
-    ShardDeleted,
-    ShardPut,
     ShardsResult,
 )
 from penstock.meta.state.metadata.rows import LEASES, LOSSES, SEGMENTS, SHARDS, TOPICS

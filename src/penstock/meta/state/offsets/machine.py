@@ -17,7 +17,14 @@ from typing import Final, assert_never
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import replace
 
-from penstock.meta.state.answers import Head, Rejected, read_head, write_head
+from penstock.meta.state.answers import (
+    Head,
+    Rejected,
+    find_answer,
+    read_head,
+    store_answer,
+    write_head,
+)
 from penstock.meta.state.keys import after_prefix, decode_texts
 from penstock.meta.state.offset_codec import PackedOffsets, PackedSave, pack_group, put_newer
 from penstock.meta.state.offsets.commands import (
@@ -63,7 +70,6 @@ from penstock.meta.state.offsets.rows import (
     write_group,
     write_members,
 )
-from penstock.meta.state.requests import find_answer, store_answer
 from penstock.meta.state.transactions.machine import change_transaction
 from penstock.meta.state.view import View
 
