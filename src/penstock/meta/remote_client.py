@@ -45,6 +45,7 @@ from penstock.meta.service import ERROR_KEY, SERVICE, MetaService
 from penstock.meta.standalone.group import GroupLog, GroupName
 from penstock.meta.standalone.log import METADATA
 from penstock.meta.state.answers import Rejected
+from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import NODES, SHARDS
 from penstock.meta.state.offsets import commands as offset_cmd
@@ -427,7 +428,11 @@ class RemoteMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient)
         # One at a time: an older registration must not arrive after a newer one.
         with self._registering:
             self.register_node(
-                "", listeners=self._listeners, boot_id=self._nonce, store_id=self._store_id
+                "",
+                listeners=self._listeners,
+                roles=(PLUGIN_STORAGE_ROLE,),
+                boot_id=self._nonce,
+                store_id=self._store_id,
             )
             self._is_registered = True
 

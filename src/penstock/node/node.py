@@ -118,26 +118,11 @@ class Node:
             self.broker_cache: Final = BrokerCacheManager(self.clock)
             self._limits: Final = StableOffsets()
             self._load_limits()
-            self._opener: Final = EngineOpener(
-                self._directory,
-                settings,
-                meta=self.meta,
-                clock=self.clock,
-                limits=self._limits,
-                registry=self.registry,
-                flush_offsets=self.offset_manager.flush,
-            )
+            self._opener: Final = self._build_opener()
             self.engines: Final = self._opener.engine_set()
             self._stack.callback(self.engines.close)
             self._report_lost_engines(stopping)
-            self.handler: Final = StorageEngineHandler(
-                self.storage_cache,
-                self.engines,
-                node_id=self.meta.node_id,
-                forwarder=forwarder,
-                clock=self.clock,
-                limits=self._limits,
-            )
+            self.handler: Final = self._build_handler(forwarder)
             ShardMetrics(self.storage_cache, self.registry)
             GroupLagMetrics(self.offset_manager, self.handler, self.registry)
             self._routes: Final = TopicRoutes(
@@ -207,6 +192,27 @@ class Node:
         self._stack.callback(guarded.save)
         ClockMetrics(guarded, self.registry)
         return guarded
+
+    def _build_opener(self) -> EngineOpener:
+        return EngineOpener(
+            self._directory,
+            self.settings,
+            meta=self.meta,
+            clock=self.clock,
+            limits=self._limits,
+            registry=self.registry,
+            flush_offsets=self.offset_manager.flush,
+        )
+
+    def _build_handler(self, forwarder: NodeLinks | None) -> StorageEngineHandler:
+        return StorageEngineHandler(
+            self.storage_cache,
+            self.engines,
+            node_id=self.meta.node_id,
+            forwarder=forwarder,
+            clock=self.clock,
+            limits=self._limits,
+        )
 
     def _report_lost_engines(self, stopping: threading.Event) -> None:
         """Report what is lost, before anything empty is served in its place."""

@@ -18,7 +18,7 @@ from tests.meta.raft.cluster_in_process import (
 )
 
 from penstock.errors import ClosedError, DiskFailedError, SettingsError, SetupError
-from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
+from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry, TopicConfig
 from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.meta.events import TopicPut
 from penstock.meta.raft import load as loading
@@ -369,6 +369,13 @@ def test_nodes_tell_each_other_where_they_serve_clients(cluster: ClusterInProces
         return all({one.node_id: one.listeners for one in nodes} == expected for nodes in seen)
 
     wait_until(all_know_of_all, "all know of all")
+
+
+def test_nodes_of_this_release_accept_plugin_storage(cluster: ClusterInProcess) -> None:
+    client = cluster.clients[2]
+    wait_until(lambda: len(client.list_nodes()) == len(cluster.clients), "all have registered")
+    topic = client.create_topic("orders", config=TopicConfig(storage_type="plugin:sqlite"))
+    assert cluster.clients[3].get_topic("orders") == topic
 
 
 def test_an_announcement_that_an_older_registration_replaced_is_made_again(

@@ -20,13 +20,16 @@ from penstock.meta.state.answers import Rejected, read_head
 from penstock.meta.state.constants import (
     ACTIVE,
     DEFAULT_NAMESPACE,
+    PLUGIN_STORAGE_ROLE,
     STORAGE_ALIASES,
     STORAGE_TYPES,
+    is_plugin_storage,
     storage_type,
 )
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import (
     LEASES,
+    MEMBERS,
     NODES,
     SEGMENTS,
     SHARDS,
@@ -366,14 +369,31 @@ class LogMetadataClient:
     ) -> cmd.CreateTopic:
         check_text("a topic", name)
         check_partition(partitions)
+        full_config = _named(config if config is not None else TopicConfig())
+        if is_plugin_storage(full_config.storage_type):
+            self._check_plugin_storage(full_config.storage_type)
         topic_id = make_topic_id(name, self._clock.now_ms(), self._entropy(ULID_RANDOM_SIZE))
         return cmd.CreateTopic(
             topic_id=topic_id,
             namespace=namespace,
             name=name,
             partitions=partitions,
-            config=_named(config if config is not None else TopicConfig()),
+            config=full_config,
         )
+
+    def _check_plugin_storage(self, storage_type: str) -> None:
+        """Raise while a node runs a release that rejects plugin storage types: its state would
+        differ from that of the others from this command on."""
+        nodes = {node.node_id: node.roles for node in NODES.scan(self._reader)}
+        for member in MEMBERS.scan(self._reader):
+            nodes.setdefault(member.node_id, ())  # has not registered yet
+        old = sorted(node for node, roles in nodes.items() if PLUGIN_STORAGE_ROLE not in roles)
+        if old:
+            raise BadRequestError(
+                f"storage_type is {storage_type!r}, which these nodes have not said to accept: "
+                f"{', '.join(map(str, old))}; upgrade them if their release is older, or wait "
+                "until they have registered, and try again"
+            )
 
     def _placed_topic(
         self, name: str, namespace: str, partitions: int, config: TopicConfig | None

@@ -70,6 +70,7 @@ from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
 from penstock.meta.standalone.group import GroupLog, LogLimits
+from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
@@ -499,7 +500,7 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
             self.register_node(
                 address,
                 listeners=self._listeners,
-                roles=("meta",),
+                roles=("meta", PLUGIN_STORAGE_ROLE),
                 boot_id=self._nonce,
                 store_id=self._store_id,
             )
