@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.meta.group_coordinators import KAFKA_LISTENER, GroupCoordinators
     from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid, parse_ulid
     from penstock.meta.rejections import check_text
-    from penstock.meta.remote_client import RemoteMetaClient
+    from penstock.meta.remote.client import RemoteMetaClient
     from penstock.meta.service import meta_handlers
     from penstock.meta.standalone.client import StandaloneMetaClient
     from penstock.meta.state.constants import (
@@ -118,7 +118,7 @@ else:  # otherwise a misspelt name would pass the type checker
                 "parse_ulid",
             ),
             "rejections": ("check_text",),
-            "remote_client": ("RemoteMetaClient",),
+            "remote.client": ("RemoteMetaClient",),
             "service": ("meta_handlers",),
             "standalone.client": ("StandaloneMetaClient",),
             "state.constants": (

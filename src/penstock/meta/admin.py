@@ -7,7 +7,8 @@ from penstock.meta.client_api.local_reads import ANY_AGE, STALENESS_MS
 from penstock.meta.controller.decisions import DRAINING, ONLINE, Load, load_of
 from penstock.meta.controller.decommission import last_replica_shards, listed, lost_shards
 from penstock.meta.proto import meta_pb2
-from penstock.meta.remote_client import MetaConnection, RemoteRows
+from penstock.meta.remote.connection import MetaConnection
+from penstock.meta.remote.groups import RemoteRows
 from penstock.meta.state.metadata.rows import NODES, SHARDS
 
 __all__ = [

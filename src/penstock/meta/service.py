@@ -37,9 +37,9 @@ from penstock.meta.client import (
 from penstock.meta.client_api.local_reads import STALENESS_MS, LocalReads, LocalRows, current
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.model import Member
+from penstock.meta.storage.groups import GroupLog
 from penstock.meta.topology_calls import TopologyCalls
 from penstock.platform.calls.grpc import WaitingPools, service_handlers
 from penstock.platform.calls.parked_calls import CallFailure, Steps

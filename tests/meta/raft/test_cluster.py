@@ -22,11 +22,11 @@ from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry, TopicConf
 from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.meta.events import TopicPut
 from penstock.meta.raft import load as loading
-from penstock.meta.raft.client import Place, RaftMetaClient
+from penstock.meta.raft.bootstrap import Place
+from penstock.meta.raft.client import RaftMetaClient
 from penstock.meta.raft.load import RaftTiming
 from penstock.meta.raft.node import NodeTiming
 from penstock.meta.standalone.client import StandaloneMetaClient
-from penstock.meta.standalone.group import LogLimits
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Topic
 from penstock.meta.state.transactions.commands import (
@@ -37,6 +37,7 @@ from penstock.meta.state.transactions.commands import (
     TransactionPartition,
 )
 from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.groups import LogLimits
 from penstock.meta.watch import Update
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from penstock.errors import BadRequestError, StoreError, UnknownTopicError
 from penstock.meta.client import NewTopic
+from penstock.meta.client_api.proposer import Proposer
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_topic_id
 from penstock.meta.rejections import check_partition, check_text, encode_checked, error_of
-from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.answers import Rejected, read_head
 from penstock.meta.state.constants import (
     ACTIVE,
@@ -39,6 +39,7 @@ from penstock.meta.state.metadata.rows import (
 )
 from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
 from penstock.meta.state.view import Reader
+from penstock.meta.storage.groups import GroupLog
 from penstock.meta.watch import Update, Watch, Watchers
 from penstock.platform.clock import Clock
 from penstock.record import ShardId
@@ -47,7 +48,7 @@ MetadataGroup = GroupLog[cmd.Answer]
 ResultT = TypeVar("ResultT", bound=cmd.Result)
 
 
-class LogMetadataClient:
+class LogMetadataClient(Proposer):
     """See `MetadataClient` for what the methods promise."""
 
     def __init__(
@@ -60,20 +61,15 @@ class LogMetadataClient:
         clock: Clock,
         entropy: Callable[[int], bytes],
     ) -> None:
+        Proposer.__init__(self, node_id=node_id, clock=clock)
         self._group = group
         self._watchers = watchers
-        self._clock = clock
         self._entropy = entropy
-        self._node_id: Final = node_id
         self._cluster_id: Final = cluster_id
 
     @property
     def _reader(self) -> Reader:
         return self._group.reader
-
-    def _request_id(self, given: str) -> str:
-        """Return the id that a request gets; a log that may repeat requests gives each one."""
-        return given
 
     @property
     def node_id(self) -> int:

@@ -14,9 +14,9 @@ from zlib import crc32
 
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import GroupInfo, Takeover
+from penstock.meta.client_api.proposer import Proposer
 from penstock.meta.controller.decisions import idle_groups
 from penstock.meta.rejections import check_text, encode_checked, error_of
-from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.offsets import commands as cmd
@@ -31,6 +31,7 @@ from penstock.meta.state.offsets.rows import (
     scan_members,
     scan_offsets,
 )
+from penstock.meta.storage.groups import GroupLog
 from penstock.platform.clock import Clock
 
 OffsetGroup = GroupLog[cmd.OffsetAnswer]
@@ -41,16 +42,12 @@ _SAVE_SIZE_MAX: Final = 100 << 10
 _ENTRY_SIZE: Final = 64
 
 
-class LogOffsetClient:
+class LogOffsetClient(Proposer):
     """See `OffsetClient` for what the methods promise."""
 
     def __init__(self, groups: Sequence[OffsetGroup], *, node_id: int, clock: Clock) -> None:
+        Proposer.__init__(self, node_id=node_id, clock=clock)
         self._offset_groups: Final = tuple(groups)
-        self._offsets_node: Final = node_id
-        self._offsets_clock: Final = clock
-
-    def _offset_request_id(self, given: str) -> str:
-        return given
 
     def take_coordinator_epochs(self, groups: Sequence[cmd.GroupName]) -> list[int]:
         return [one.epoch for one in self.take_over_groups(groups)]
@@ -60,7 +57,7 @@ class LogOffsetClient:
         for home, names in self._by_home(groups):
             for start in range(0, len(names), cmd.ROWS_MAX):
                 part = tuple(names[start : start + cmd.ROWS_MAX])
-                result = self._ask(home, cmd.TakeEpochs(part, self._offsets_node), cmd.Epochs)
+                result = self._ask(home, cmd.TakeEpochs(part, self._node_id), cmd.Epochs)
                 taken.update(zip(part, _takeovers(result), strict=True))
         return [taken[name] for name in groups]
 
@@ -71,7 +68,7 @@ class LogOffsetClient:
         *,
         node: int | None = None,
     ) -> tuple[list[cmd.StaleEntry], list[Takeover]]:
-        holder = self._offsets_node if node is None else node
+        holder = self._node_id if node is None else node
         stale: list[cmd.StaleEntry] = []
         taken: dict[int, Takeover] = {}
         for home in self._offset_groups:
@@ -97,7 +94,7 @@ class LogOffsetClient:
         """Propose everything at the same moment: requests that wait together share an entry."""
         requests = [self._offset_request(cmd.SaveOffsets(part)) for part in _split(saves)]
         requests += [
-            self._offset_request(cmd.CommitGroups(part, holder), self._offset_request_id(""))
+            self._offset_request(cmd.CommitGroups(part, holder), self._request_id())
             for part in _split_firsts(firsts)
         ]
         stale: list[cmd.StaleEntry] = []
@@ -151,7 +148,7 @@ class LogOffsetClient:
     ) -> int:
         if len(offsets) > cmd.ROWS_MAX:
             raise BadRequestError(f"{len(offsets)} offsets to reset; at most {cmd.ROWS_MAX}")
-        command = cmd.ResetOffsets(namespace, group, tuple(offsets), self._offsets_node)
+        command = cmd.ResetOffsets(namespace, group, tuple(offsets), self._node_id)
         return self._ask(self._home(namespace, group), command, cmd.Epochs, request_id).epochs[0]
 
     def get_offset(self, namespace: str, group: str, shard: str) -> CommittedOffset | None:
@@ -267,11 +264,11 @@ class LogOffsetClient:
         request_id: str = "",
     ) -> ResultT:
         if not isinstance(command, cmd.SaveOffsets | cmd.CompareAndSet | cmd.SaveGroupState):
-            request_id = self._offset_request_id(request_id)  # those can be repeated as they are
+            request_id = self._request_id(request_id)  # those can be repeated as they are
         return _asked(home, self._offset_request(command, request_id), kind)
 
     def _offset_request(self, command: cmd.OffsetCommand, request_id: str = "") -> bytes:
-        now_ms = self._offsets_clock.now_ms()
+        now_ms = self._clock.now_ms()
         return encode_checked(cmd.OffsetRequest(now_ms, command, request_id))
 
 

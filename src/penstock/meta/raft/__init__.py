@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from penstock.meta.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from penstock.meta.raft.bootstrap import parse_peers
-    from penstock.meta.raft.client import Place, RaftMetaClient
+    from penstock.meta.raft.bootstrap import Place, parse_peers
+    from penstock.meta.raft.client import RaftMetaClient
     from penstock.meta.raft.leader_wait import StartEvent, StartWait
     from penstock.meta.raft.load import require_core
     from penstock.meta.raft.network.credentials import draw_incarnation
@@ -26,7 +26,7 @@ else:  # otherwise a misspelt name would pass the type checker
     __getattr__ = lazy_exports(
         __name__,
         {
-            "bootstrap": ("parse_peers",),
+            "bootstrap": ("Place", "parse_peers"),
             "client": (
                 "Place",
                 "RaftMetaClient",

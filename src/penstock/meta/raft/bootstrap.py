@@ -21,26 +21,34 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.errors import DeadlineError, NotAStoreError, SettingsError, StoreError
+from penstock.errors import (
+    BadRequestError,
+    DeadlineError,
+    NotAStoreError,
+    SettingsError,
+    StoreError,
+)
 from penstock.meta.raft.load import initial_rows, is_bootstrapped
 from penstock.meta.raft.network.credentials import Credentials, Stored, load_stored, put_stored
 from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (
     PROTOCOL,
+    ConnectRequest,
     HandshakeAccepted,
     HandshakeRejected,
     JoinRequest,
+    Opening,
     PeerStatus,
     StatusRequest,
 )
 from penstock.meta.raft.network.transport import call_node
-from penstock.meta.standalone.group import GroupName
 from penstock.meta.standalone.log import METADATA, offset_group_name
 from penstock.meta.state.metadata.rows import MEMBERS
 from penstock.meta.state.model import Member
 from penstock.meta.state.view import MemoryView, Reader
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.groups import GroupName
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -282,3 +290,59 @@ def _write_identity(
     database.write(batch)
     database.sync()
     return identity, stored
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Which node of which cluster this is."""
+
+    node_id: int
+    peers: tuple[str, ...]
+    """All nodes of the first hour, `NODE@HOST:PORT`, this node among them."""
+    listen: str = ""
+    """`HOST:PORT` to listen on; empty: as the peers know it."""
+    offset_groups: int = 1
+    store_id: str = ""
+    """Which records the node has; empty: it keeps none."""
+    secrets: tuple[str, ...] = ()
+    """What the nodes of the cluster share; see `credentials`."""
+    join_token: str = ""
+
+
+class WaitingHost:
+    """What a node answers before it belongs to a cluster."""
+
+    def __init__(self, credentials: Credentials, peers: Sequence[Peer]) -> None:
+        identity = credentials.identity
+        self._credentials = credentials
+        self._status = PeerStatus(
+            identity.node_id,
+            identity.incarnation,
+            is_bootstrapped=False,
+            peers=tuple(f"{peer.node_id}@{peer.address}" for peer in peers),
+        )
+
+    def keys_for(self, opening: Opening) -> tuple[bytes, ...]:
+        if not isinstance(opening, StatusRequest):
+            raise BadRequestError("this node does not belong to a cluster yet")
+        return self._credentials.keys_for(opening)
+
+    def draw_nonce(self) -> bytes:
+        return self._credentials.draw_nonce()
+
+    def check_hello(self, _hello: ConnectRequest) -> str | None:
+        return "this node does not belong to a cluster yet"
+
+    def peer_status(self) -> PeerStatus:
+        return self._status
+
+    def join(self, _join: JoinRequest) -> tuple[HandshakeAccepted | HandshakeRejected, bytes]:
+        return HandshakeRejected("this node does not belong to a cluster yet"), b""
+
+    def receive(self, sender: int, data: bytes) -> None:
+        """No connection gets so far."""
+
+    def unreachable(self, node: int) -> None:
+        """Nothing is sent."""
+
+    def open_to(self, member: Member) -> Opener:
+        raise AssertionError(f"nothing is sent to {member.node_id}")

@@ -15,9 +15,9 @@ from penstock.errors import BadRequestError, RetryableError, StoreError
 from penstock.meta.controller.decisions import Leadership, raft_transfers
 from penstock.meta.raft.network.messages import HandshakeAccepted, HandshakeRejected, JoinRequest
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.standalone.group import GroupName
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.groups import GroupName
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)

@@ -40,11 +40,11 @@ from penstock.meta.raft.network.messages import (
 from penstock.meta.raft.network.transport import Transport
 from penstock.meta.raft.pending_requests import Proposal
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.standalone.group import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
 from penstock.meta.state.model import Member
 from penstock.meta.state.view import Reader
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Database
+from penstock.meta.storage.groups import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 

@@ -26,12 +26,12 @@ from penstock.meta.raft.bootstrap import group_names, read_members
 from penstock.meta.raft.load import Loaded, is_bootstrapped, load_group
 from penstock.meta.raft.network.credentials import Stored, load_stored, put_stored
 from penstock.meta.rejections import encode_checked
-from penstock.meta.standalone.group import GroupName
 from penstock.meta.standalone.log import METADATA
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.groups import GroupName
 from penstock.meta.storage.unflushed_rows import UnflushedRows
 
 

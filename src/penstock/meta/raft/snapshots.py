@@ -23,9 +23,9 @@ from penstock.meta.raft.network.frames import (
     decode_rows,
     encode_rows,
 )
-from penstock.meta.standalone.group import GroupName
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.groups import GroupName
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -57,7 +57,6 @@ class SnapshotSending:
         self._checksum = 0
         self._next: tuple[bytes, bytes] | None = next(rows, None)
         self._chunk: SnapshotChunk | None = None
-        self._ticks = 0
         self._silent_ticks = 0
         self.is_done = False
 
@@ -78,7 +77,6 @@ class SnapshotSending:
     def tick(self) -> SnapshotChunk | None:
         """Return the chunk again after a time without an answer."""
         self._silent_ticks += 1
-        self._ticks += 1
         if self._silent_ticks % RESEND_TICKS == 0:
             return self._chunk
         return None
@@ -105,6 +103,61 @@ class SnapshotSending:
             message=self._message if self._next is None else b"",
         )
         return self._chunk
+
+
+class SnapshotSendings:
+    """The transfers of a group, at most one to each member."""
+
+    def __init__(self, group: int, first_number: int, report: Callable[[int, bool], None]) -> None:
+        """`report` hears whether a member has received the state."""
+        self._group = group
+        self._last_number = first_number
+        self._report = report
+        self._sendings: dict[int, SnapshotSending] = {}
+
+    def begin(
+        self, to: int, message: bytes, rows: Iterator[tuple[bytes, bytes]], chunk_size: int
+    ) -> SnapshotChunk:
+        """Begin a transfer in the place of an earlier one; return its first chunk."""
+        self._last_number += 1
+        sending = SnapshotSending(
+            self._group,
+            to=to,
+            number=self._last_number,
+            message=message,
+            rows=rows,
+            chunk_size=chunk_size,
+        )
+        self._sendings[to] = sending
+        return sending.begin()
+
+    def answer(self, sender: int, answer: SnapshotAnswer) -> SnapshotChunk | None:
+        """Return the next chunk for a member that has answered, if there is one to send."""
+        sending = self._sendings.get(sender)
+        if sending is None or sending.number != answer.snapshot:
+            return None
+        if answer.wanted < 0:
+            self._end(sender, is_received=False)
+            return None
+        chunk = sending.answer(answer)
+        if chunk is None and sending.is_done:
+            self._end(sender, is_received=True)
+        return chunk
+
+    def tick(self) -> list[tuple[int, SnapshotChunk]]:
+        """End the transfers that were not answered; return the chunks to send once more."""
+        repeated: list[tuple[int, SnapshotChunk]] = []
+        for to, sending in list(self._sendings.items()):
+            chunk = sending.tick()
+            if sending.is_lost:
+                self._end(to, is_received=False)
+            elif chunk is not None:
+                repeated.append((to, chunk))
+        return repeated
+
+    def _end(self, to: int, *, is_received: bool) -> None:
+        del self._sendings[to]
+        self._report(to, is_received)
 
 
 class Received(Struct):

@@ -27,15 +27,10 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import BusyError, ClosedError, DiskFullError, NotAStoreError, StoreError
-from penstock.meta.standalone.group import (
-    GroupName,
-    GroupStatus,
-    LogLimits,
-    Machine,
-    StandaloneGroup,
-)
+from penstock.meta.standalone.group import GroupStatus, StandaloneGroup
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch, Database
+from penstock.meta.storage.groups import GroupName, LogLimits, Machine
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
