@@ -53,8 +53,9 @@ from penstock.meta import (
 from penstock.node.directory import NodeDirectory
 from penstock.node.engines import DURABLE_ENGINES, MEMORY, SEGMENT, EngineOpener
 from penstock.node.open_meta import open_meta
-from penstock.offsets.cluster_manager import OffsetPeers, open_offsets
+from penstock.offsets.cluster_manager import OffsetPeers
 from penstock.offsets.manager import OffsetManager
+from penstock.offsets.open import open_offsets
 from penstock.platform.calls.blocking_pool import BlockingPool
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.clock_guard import CLOCK_FILE, ClockStatus, GuardedClock

@@ -38,7 +38,7 @@ from penstock.meta import (
 from penstock.meta.storage import Database
 from penstock.offsets import coordinator_rpc as rpc
 from penstock.offsets.config import OffsetConfig
-from penstock.offsets.manager import OffsetManager, open_manager
+from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import (
     GroupCommit,
     OffsetCommit,
@@ -47,7 +47,6 @@ from penstock.offsets.strategy import (
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
-from penstock.settings import OffsetSettings
 
 CALL_S: Final = 10.0
 """Timeout of a request to the coordinator."""
@@ -394,31 +393,3 @@ def _raise_any(outcomes: Sequence[StoreError | None]) -> None:
     for outcome in outcomes:
         if outcome is not None:
             raise outcome
-
-
-def open_offsets(
-    path: str,
-    meta: OffsetClient,
-    coordinators: GroupCoordinators,
-    peers: OffsetPeers | None,
-    settings: OffsetSettings,
-    clock: Clock,
-) -> OffsetManager:
-    """Open or create the database of a node's offset cache in `path`, and start its manager;
-    `peers` is None where there are no other nodes."""
-    config = OffsetConfig(
-        enable_cache=settings.enable_cache,
-        flush_interval_ms=settings.flush_interval_ms,
-        pending_max=settings.pending_max,
-        commit_timeout_ms=settings.commit_timeout_ms,
-    )
-    if peers is None:
-        return OffsetManager.open(path, meta, clock=clock, config=config)
-    links = peers
-
-    def make(database: Database) -> ClusterOffsetManager:
-        return ClusterOffsetManager(
-            meta, database, coordinators, links, clock=clock, config=config, owns_database=True
-        )
-
-    return open_manager(path, make, clock)

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.meta.client_api.metadata_client import LogMetadataClient, MetadataGroup
+from penstock.meta.client_api.metadata_client import LogMetadataClient
+from penstock.meta.client_api.metadata_proposer import MetadataGroup
 from penstock.meta.client_api.offset_client import LogOffsetClient, OffsetGroup
 from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE

@@ -6,17 +6,16 @@ holds and leads every shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from penstock.errors import BadRequestError, StoreError, UnknownTopicError
 from penstock.meta.client import NewTopic
-from penstock.meta.client_api.proposer import Proposer
+from penstock.meta.client_api.metadata_proposer import expect_result
+from penstock.meta.client_api.node_client import LogNodeClient
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_topic_id
-from penstock.meta.rejections import check_partition, check_text, encode_checked, error_of
-from penstock.meta.state.answers import Rejected, read_head
+from penstock.meta.rejections import check_partition, check_text
 from penstock.meta.state.constants import (
     ACTIVE,
     DEFAULT_NAMESPACE,
@@ -28,7 +27,6 @@ from penstock.meta.state.constants import (
 )
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import (
-    LEASES,
     MEMBERS,
     NODES,
     SEGMENTS,
@@ -37,47 +35,12 @@ from penstock.meta.state.metadata.rows import (
     find_topic,
     list_topics,
 )
-from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
-from penstock.meta.state.view import Reader
-from penstock.meta.storage.groups import GroupLog
-from penstock.meta.watch import Update, Watch, Watchers
-from penstock.platform.clock import Clock
+from penstock.meta.state.model import Segment, Shard, Topic, TopicConfig
 from penstock.record import ShardId
 
-MetadataGroup = GroupLog[cmd.Answer]
-ResultT = TypeVar("ResultT", bound=cmd.Result)
 
-
-class LogMetadataClient(Proposer):
+class LogMetadataClient(LogNodeClient):
     """See `MetadataClient` for what the methods promise."""
-
-    def __init__(
-        self,
-        group: MetadataGroup,
-        watchers: Watchers,
-        *,
-        node_id: int,
-        cluster_id: str,
-        clock: Clock,
-        entropy: Callable[[int], bytes],
-    ) -> None:
-        Proposer.__init__(self, node_id=node_id, clock=clock)
-        self._group = group
-        self._watchers = watchers
-        self._entropy = entropy
-        self._cluster_id: Final = cluster_id
-
-    @property
-    def _reader(self) -> Reader:
-        return self._group.reader
-
-    @property
-    def node_id(self) -> int:
-        return self._node_id
-
-    @property
-    def cluster_id(self) -> str:
-        return self._cluster_id
 
     # -- topics -----------------------------------------------------------------------------------
 
@@ -138,7 +101,7 @@ class LogMetadataClient(Proposer):
         if isinstance(answer, StoreError):
             return answer
         try:
-            topic = _expect(answer, cmd.TopicResult).topic
+            topic = expect_result(answer, cmd.TopicResult).topic
             self.create_shards(topic.topic_id, range(cmd.PLACEMENTS_MAX, topic.partitions))
         except StoreError as error:
             return error
@@ -285,81 +248,6 @@ class LogMetadataClient(Proposer):
         check_text("a topic id", shard.topic)
         return list(SEGMENTS.scan(self._reader, shard.topic, check_partition(shard.partition)))
 
-    # -- nodes, leases, producer ids --------------------------------------------------------------
-
-    def register_node(
-        self,
-        address: str,
-        *,
-        listeners: Mapping[str, str] | None = None,
-        roles: Sequence[str] = (),
-        boot_id: str = "",
-        store_id: str = "",
-    ) -> Node:
-        command = cmd.RegisterNode(
-            node_id=self._node_id,
-            address=address,
-            listeners=dict(listeners or {}),
-            roles=tuple(roles),
-            boot_id=boot_id,
-            store_id=store_id,
-        )
-        return self._done(command, cmd.NodeResult).node
-
-    def accept_data_loss(self, shard: ShardId) -> Shard:
-        command = cmd.AcceptDataLoss(shard.topic, shard.partition)
-        return self._done(command, cmd.ShardsResult).shards[0]
-
-    def report_engine_loss(self, storage_type: str, engine_id: str) -> None:
-        self._done(cmd.ReportEngineLoss(self._node_id, storage_type, engine_id), cmd.Done)
-
-    def restore_lost_shard(self, shard: ShardId, engine_id: str) -> bool:
-        command = cmd.RestoreShard(shard.topic, shard.partition, self._node_id, engine_id)
-        answer = self._propose(command)
-        return not (isinstance(answer, Rejected) and answer.code == "bad_request")
-
-    def set_node_status(self, node_id: int, status: str, *, epoch: int | None = None) -> Node:
-        return self._done(cmd.SetNodeStatus(node_id, status, epoch), cmd.NodeResult).node
-
-    def remove_node(self, node_id: int) -> None:
-        self._done(cmd.RemoveNode(node_id), cmd.Done)
-
-    def list_nodes(self) -> list[Node]:
-        return list(NODES.scan(self._reader))
-
-    def acquire_lease(self, shard: ShardId, holder: str, duration_ms: int) -> Lease | None:
-        command = cmd.AcquireLease(shard.topic, shard.partition, holder, duration_ms)
-        answer = self._propose(command)
-        if isinstance(answer, Rejected) and answer.code == "held":
-            return None
-        return _expect(answer, cmd.LeaseResult).lease
-
-    def renew_lease(self, lease: Lease, duration_ms: int) -> Lease:
-        command = cmd.RenewLease(
-            lease.topic_id, lease.partition, lease.holder, lease.epoch, duration_ms
-        )
-        return self._done(command, cmd.LeaseResult).lease
-
-    def release_lease(self, lease: Lease) -> None:
-        command = cmd.ReleaseLease(lease.topic_id, lease.partition, lease.holder, lease.epoch)
-        self._done(command, cmd.Done)
-
-    def get_lease(self, shard: ShardId) -> Lease | None:
-        check_text("a topic id", shard.topic)
-        return LEASES.get(self._reader, shard.topic, check_partition(shard.partition))
-
-    def allocate_producer_ids(self, count: int, *, request_id: str = "") -> range:
-        ids = self._done(cmd.AllocateProducerIds(count), cmd.ProducerIds, request_id)
-        return range(ids.first, ids.first + ids.count)
-
-    # -- changes ----------------------------------------------------------------------------------
-
-    def revision(self) -> int:
-        return read_head(self._reader).revision
-
-    def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
-        return self._watchers.watch(self._reader, after, callback)
-
     def _new_topic(
         self, name: str, namespace: str, partitions: int, config: TopicConfig | None
     ) -> cmd.CreateTopic:
@@ -407,29 +295,10 @@ class LogMetadataClient(Proposer):
         node = self._node_id
         return tuple(cmd.Placement(partition, (node,), node) for partition in partitions)
 
-    def _propose(self, command: cmd.Command, request_id: str = "") -> cmd.Answer:
-        answer = self._group.propose(self._encoded(command, request_id))
-        self._watchers.deliver()
-        return answer
-
-    def _encoded(self, command: cmd.Command, request_id: str = "") -> bytes:
-        request = cmd.Request(self._clock.now_ms(), command, self._request_id(request_id))
-        return encode_checked(request)
-
-    def _done(self, command: cmd.Command, kind: type[ResultT], request_id: str = "") -> ResultT:
-        return _expect(self._propose(command, request_id), kind)
-
 
 def _placed_count(command: cmd.CreateTopic) -> int:
     """Return how many shards of a topic the command that creates it names."""
     return min(command.partitions, cmd.PLACEMENTS_MAX)
-
-
-def _expect(answer: cmd.Answer, kind: type[ResultT]) -> ResultT:
-    if isinstance(answer, Rejected):
-        raise error_of(answer)
-    assert isinstance(answer.result, kind), f"expected {kind.__name__}, got {answer.result!r}"
-    return answer.result
 
 
 def _named(config: object) -> TopicConfig:

@@ -43,6 +43,7 @@ from penstock.meta.raft.bootstrap import (
     request_peer_status,
 )
 from penstock.meta.raft.group import RaftGroup
+from penstock.meta.raft.group_handle import GroupHandle
 from penstock.meta.raft.leader_wait import StartWait, await_leaders
 from penstock.meta.raft.load import require_core
 from penstock.meta.raft.membership import (
@@ -57,7 +58,7 @@ from penstock.meta.raft.network.messages import (
     JoinRequest,
 )
 from penstock.meta.raft.network.transport import Transport, unreached
-from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
+from penstock.meta.raft.node import NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService

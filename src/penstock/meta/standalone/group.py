@@ -20,18 +20,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from msgspec import MsgspecError, Struct
+from msgspec import Struct
 
-from penstock.errors import BadRequestError, NotAStoreError, StoreError
+from penstock.errors import NotAStoreError, StoreError
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch, Database
 from penstock.meta.storage.groups import (
-    ENTRY_SIZE_MAX,
     UNWRITTEN_ENTRIES_MAX,
     UNWRITTEN_SIZE_MAX,
     GroupName,
     LogLimits,
     Machine,
+    decode_proposal,
     decode_requests,
     log_corruption,
 )
@@ -120,14 +120,8 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
         return proposal.wait()
 
     def _pending_proposal(self, data: bytes) -> _PendingProposal[RequestT, AnswerT]:
-        if len(data) > ENTRY_SIZE_MAX:
-            raise BadRequestError(f"a request takes {len(data)} bytes; at most {ENTRY_SIZE_MAX}")
-        try:
-            # What is applied here is what a replay would apply: the bytes, not the object.
-            request = self._machine.decode(data)
-        except MsgspecError as error:
-            raise BadRequestError(str(error)) from error
-        return _PendingProposal(data, request)
+        # What is applied here is what a replay would apply: the bytes, not the object.
+        return _PendingProposal(data, decode_proposal(self._machine, data))
 
     def _queue(self, proposals: Sequence[_PendingProposal[RequestT, AnswerT]]) -> None:
         with self._queue_lock:

@@ -7,7 +7,7 @@ from typing import Final, Protocol, TypeVar
 
 from msgspec import MsgspecError, Struct
 
-from penstock.errors import CorruptionError, NotAStoreError, StoreError
+from penstock.errors import BadRequestError, CorruptionError, NotAStoreError, StoreError
 from penstock.meta.state.view import Reader, View
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import BATCH_SIZE_MAX, Database
@@ -66,6 +66,16 @@ class LogLimits(Struct, frozen=True):
     entries_max: int = 4_096
     entries_kept: int = 1_024
     size_max: int = 16 << 20
+
+
+def decode_proposal(machine: Machine[RequestT, object], data: bytes) -> RequestT:
+    """Decode a request; raise `BadRequestError` when it is too large or not one of the group."""
+    if len(data) > ENTRY_SIZE_MAX:
+        raise BadRequestError(f"the request has {len(data)} bytes; the limit is {ENTRY_SIZE_MAX}")
+    try:
+        return machine.decode(data)
+    except MsgspecError as error:
+        raise BadRequestError(str(error)) from error
 
 
 def decode_requests(
