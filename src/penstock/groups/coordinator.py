@@ -303,7 +303,7 @@ class GroupCoordinator:
         group = self._groups[key] = PendingGroup(key, GroupMachine(self._limits, _make_member_id))
         return group
 
-    def _forget(self, group: PendingGroup) -> None:
+    def _drop_empty(self, group: PendingGroup) -> None:
         assert not group.waiting, "a group without members has no pending requests"
         if self._groups.get(group.key) is group:
             del self._groups[group.key]
@@ -353,7 +353,7 @@ class GroupCoordinator:
             assert self._keeper is not None, "only then there is something to save"
             self._keeper.save(group.key)
         if machine.state is GroupState.EMPTY and not machine.members.pending:
-            self._forget(group)
+            self._drop_empty(group)
             return
         due_ms = machine.deadline_ms()
         if due_ms is not None and (group.due_ms is None or due_ms < group.due_ms):

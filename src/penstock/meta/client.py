@@ -105,7 +105,7 @@ class MetadataClient(Protocol):
         ...
 
     def create_topics(
-        self, wanted: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
+        self, topics: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[Topic | StoreError]:
         """As `create_topic` of each, all in parallel; an error takes the place of a topic."""
         ...

@@ -110,7 +110,7 @@ class MetaService(TopologyCalls):
     def propose_many(self, request: pb.ProposeManyRequest) -> pb.ProposeManyReply:
         outcomes = self._group(request.group).propose_many(request.requests)
         self._deliver()
-        return pb.ProposeManyReply(outcomes=[_outcome(one) for one in outcomes])
+        return pb.ProposeManyReply(outcomes=[_outcome(outcome) for outcome in outcomes])
 
     def get(self, request: pb.GetRequest) -> pb.GetReply:
         local = self._rows(request)
@@ -175,10 +175,10 @@ class MetaService(TopologyCalls):
             offset_groups=len(self._groups) - 1,
         )
         if self._cluster is not None:
-            reply.groups.extend(_group_status(one) for one in self._cluster.raft_status)
+            reply.groups.extend(_group_status(item) for item in self._cluster.raft_status)
             reply.members.extend(
-                pb.ClusterMember(node_id=one.node_id, address=one.address)
-                for one in self._cluster.members
+                pb.ClusterMember(node_id=item.node_id, address=item.address)
+                for item in self._cluster.members
             )
         return reply
 

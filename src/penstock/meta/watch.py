@@ -109,7 +109,7 @@ class Watchers:
             for update in _backlog(reader, after):
                 watch.revision = min(watch.revision, update.revision - 1)
                 watch.deliver(update)
-            self._watches = [*[one for one in self._watches if not one.is_closed], watch]
+            self._watches = [*[other for other in self._watches if not other.is_closed], watch]
         self.deliver()
         return watch
 
@@ -123,7 +123,7 @@ class Watchers:
 def _backlog(reader: Reader, after: int) -> list[Update]:
     head = read_head(reader)
     if head.horizon <= after <= head.revision:
-        updates = [Update(*found) for found in scan_events(reader, after)]
+        updates = [Update(*event) for event in scan_events(reader, after)]
         # Rows can be dropped while they are read; only then has the horizon moved past us.
         if read_head(reader).horizon <= after:
             return updates

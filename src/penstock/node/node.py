@@ -131,7 +131,7 @@ class Node:
             )
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
-            self._stack.callback(self.meta.watch(0, self._take_over).close)
+            self._stack.callback(self.meta.watch(0, self._apply_update).close)
             self.reconciled: Final = self._reconcile()
             self._load_limits_of_cluster(stopping)
             pool = BlockingPool(settings.engine.threads)
@@ -283,7 +283,7 @@ class Node:
             aborted for aborted in self.meta.list_aborted() if is_here(aborted.shard)
         )
 
-    def _take_over(self, update: Update) -> None:
+    def _apply_update(self, update: Update) -> None:
         update = share_topics(update)
         self.coordinators.apply(update)
         # Shards before topics, routes last: what a topic's name leads to is there when it is shown.
@@ -319,7 +319,7 @@ class Node:
             altered_since=self._directory.reconciled_revision,
             where=self.path,
         )
-        self._forget_lost_offsets()
+        self._remove_lost_offsets()
         self.admin.finish_creations()
         self.admin.finish_deletions()
         if not done.failed:
@@ -327,7 +327,7 @@ class Node:
         self._routes.invalidate()
         return done
 
-    def _forget_lost_offsets(self) -> None:
+    def _remove_lost_offsets(self) -> None:
         """Topics in memory begin anew: what was committed for their shards that were here counts
         records that are gone."""
         if not self.offset_manager.list_groups():

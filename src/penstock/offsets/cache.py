@@ -230,7 +230,7 @@ class OffsetCacheManager:
                 waiting = dict(local.pending)
             else:
                 waiting = {shard: local.pending[shard]} if shard in local.pending else {}
-        return {found: unpack_offset(value) for found, (_, value) in waiting.items()}
+        return {name: unpack_offset(value) for name, (_, value) in waiting.items()}
 
     @property
     def pending_count(self) -> int:
@@ -298,7 +298,7 @@ class OffsetCacheManager:
         """Remove rows that the meta service has, unless a later commit replaced them. The local
         rows are removed under the lock, too: else the row of a concurrent commit could go."""
         batch = Batch()
-        done = [one for one in waiting if one[0].pending.get(one[1]) is one[2]]
+        done = [entry for entry in waiting if entry[0].pending.get(entry[1]) is entry[2]]
         for _, _, (key, _) in done:
             batch.delete(CACHE_FAMILY, key)
         if done:

@@ -205,8 +205,8 @@ class ClusterOffsetManager(OffsetManager):
         _, taken = self._meta.commit_groups((), groups, node=0)
         self._flush_previous_holders(
             [
-                (GroupName(one.namespace, one.group), takeover)
-                for one, takeover in zip(groups, taken, strict=True)
+                (GroupName(group.namespace, group.group), takeover)
+                for group, takeover in zip(groups, taken, strict=True)
             ]
         )
         return [None] * len(groups)
@@ -269,14 +269,14 @@ class ClusterOffsetManager(OffsetManager):
         match request:
             case rpc.Read():
                 offsets = self._read_flushed(request.namespace, request.group)
-                return rpc.Reply(offsets={shard.name: one for shard, one in offsets.items()})
+                return rpc.Reply(offsets={shard.name: item for shard, item in offsets.items()})
             case rpc.HandOver():
-                for one in request.groups:
-                    self.hand_over(one.group, namespace=one.namespace, epoch=one.epoch)
+                for item in request.groups:
+                    self.hand_over(item.group, namespace=item.namespace, epoch=item.epoch)
                 return rpc.Reply()
             case rpc.CommitMany():
                 outcomes = self._commit_groups_at(None, request.commits)
-                return rpc.Reply(outcomes=[rpc.outcome_of(one) for one in outcomes])
+                return rpc.Reply(outcomes=[rpc.outcome_of(item) for item in outcomes])
             case rpc.Commit(commit, is_cached):
                 commit_here = self._local_commit(
                     commit.namespace,

@@ -180,14 +180,14 @@ class OffsetManager:
         """As `commit_groups`, for offsets that came through the meta service's gRPC interface."""
         commits = [
             GroupCommit(
-                one.namespace,
-                one.group,
+                group.namespace,
+                group.group,
                 {
                     new.shard: OffsetCommit(Offset(new.offset), new.metadata, new.leader_epoch)
-                    for new in one.offsets
+                    for new in group.offsets
                 },
             )
-            for one in groups
+            for group in groups
         ]
         return self.commit_groups(commits)
 

@@ -23,7 +23,7 @@ def open_offsets(
     clock: Clock,
 ) -> OffsetManager:
     """Open or create the database of a node's offset cache in `path`, and start its manager;
-    `peers` is None where there are no other nodes."""
+    without `peers` the node is alone."""
     config = OffsetConfig(
         enable_cache=settings.enable_cache,
         flush_interval_ms=settings.flush_interval_ms,

@@ -91,10 +91,10 @@ class LocalDisk:
 
     def status(self, path: str) -> FileStatus | None:
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except FileNotFoundError:
             return None
-        return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000)
+        return FileStatus(status.st_size, status.st_mtime_ns // 1_000_000)
 
     def local_path(self, path: str) -> str | None:
         return path
@@ -167,7 +167,7 @@ class LocalDisk:
                 self._write_together(asides, [data for _, data in files])
                 paths = [path for path, _ in files]
                 for directory, some in groupby(
-                    zip(asides, paths, strict=True), key=lambda each: _directory_of(each[1])
+                    zip(asides, paths, strict=True), key=lambda pair: _directory_of(pair[1])
                 ):
                     for aside, path in some:
                         os.replace(aside, path)
@@ -242,9 +242,6 @@ class LocalDisk:
 
 _asides: Final[set[str]] = set()
 _asides_guard: Final = threading.Lock()
-
-# A lock is not inherited by a child of fork, so the child must not believe that it holds one.
-os.register_at_fork(after_in_child=LocalLock.forget_all)
 
 
 @contextlib.contextmanager

@@ -141,16 +141,16 @@ class LocalFile:
 
     def written_ranges(self, start: int) -> list[tuple[int, int]]:
         size = self.size()
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         while start < size:
             begin, end = self._next_data(start, size)
             if begin >= size:
                 break
-            if len(found) == _RANGES_MAX:
-                return [*found, (begin, size)]
-            found.append((begin, end))
+            if len(ranges) == _RANGES_MAX:
+                return [*ranges, (begin, size)]
+            ranges.append((begin, end))
             start = end
-        return found
+        return ranges
 
     def _next_data(self, start: int, size: int) -> tuple[int, int]:
         """Return the next range that the file system takes for data; dirty pages are data, even

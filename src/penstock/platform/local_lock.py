@@ -51,8 +51,12 @@ class LocalLock:
             self._held.discard(self._identity)
 
     @classmethod
-    def forget_all(cls) -> None:
+    def drop_all(cls) -> None:
         cls._held.clear()
+
+
+# A lock is not inherited by a child of fork, so the child must not believe that it holds one.
+os.register_at_fork(after_in_child=LocalLock.drop_all)
 
 
 class TurnLock:

@@ -258,5 +258,5 @@ def test_a_node_outside_of_the_groups_is_lost_when_its_heartbeats_stay_out() -> 
         assert beats.alive({8: 100, 9: 101}) == {8, 9}
     assert beats.alive({8: 102, 9: 101}) == {8}
     assert beats.alive({8: 102, 9: 150}) == {8, 9}
-    beats.forget()
+    beats.reset()
     assert beats.alive({8: 102}) == {8}

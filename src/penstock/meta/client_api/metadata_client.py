@@ -59,12 +59,14 @@ class LogMetadataClient(LogNodeClient):
         return topic
 
     def create_topics(
-        self, wanted: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
+        self, topics: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[Topic | StoreError]:
         commands: list[cmd.CreateTopic | StoreError] = []
-        for one in wanted:
+        for topic in topics:
             try:
-                commands.append(self._new_topic(one.name, namespace, one.partitions, one.config))
+                commands.append(
+                    self._new_topic(topic.name, namespace, topic.partitions, topic.config)
+                )
             except StoreError as error:
                 commands.append(error)
         outcomes: list[Topic | StoreError | None] = []
@@ -79,13 +81,17 @@ class LogMetadataClient(LogNodeClient):
                 outcomes.append(error)
         answers = iter(self._group.propose_many(requests))
         self._watchers.deliver()
-        return [self._created(next(answers)) if one is None else one for one in outcomes]
+        return [
+            self._created(next(answers)) if outcome is None else outcome for outcome in outcomes
+        ]
 
     def _place_all(
         self, commands: Sequence[cmd.CreateTopic | StoreError]
     ) -> Iterator[cmd.CreateTopic | StoreError]:
         """Place the shards of several topics as if they were one topic's: spread over the nodes."""
-        counts = [0 if isinstance(one, StoreError) else _placed_count(one) for one in commands]
+        counts = [
+            0 if isinstance(entry, StoreError) else _placed_count(entry) for entry in commands
+        ]
         places = self._place(range(sum(counts)))
         begin = 0
         for command, count in zip(commands, counts, strict=True):
@@ -94,7 +100,9 @@ class LogMetadataClient(LogNodeClient):
             if isinstance(command, StoreError):
                 yield command
             else:
-                numbered = (replace(one, partition=at) for at, one in enumerate(own))
+                numbered = (
+                    replace(entry, partition=partition) for partition, entry in enumerate(own)
+                )
                 yield replace(command, placements=tuple(numbered))
 
     def _created(self, answer: cmd.Answer | StoreError) -> Topic | StoreError:

@@ -43,8 +43,8 @@ class ShardCounts:
 
     def apply(self, events: Iterable[Event]) -> None:
         with self._lock:
-            for one in events:
-                match one:
+            for event in events:
+                match event:
                     case ShardPut(shard):
                         self._put(shard)
                         self.changes += 1

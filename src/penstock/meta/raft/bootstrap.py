@@ -174,7 +174,9 @@ class Bootstrap:
         self._identity = identity
         self._credentials = credentials
         self._peers = peers
-        self._address = next(one.address for one in peers if one.node_id == identity.node_id)
+        self._address = next(
+            candidate.address for candidate in peers if candidate.node_id == identity.node_id
+        )
         self._draw = draw
         self._reasons: list[str] = []
 
@@ -185,19 +187,19 @@ class Bootstrap:
         others = [peer for peer in self._peers if peer.node_id != self._identity.node_id]
         while True:
             statuses = {peer.node_id: self._ask(peer) for peer in others}
-            known = [one for one in statuses.values() if one is not None]
-            joined = self._join(known) if any(one.is_bootstrapped for one in known) else None
+            known = [status for status in statuses.values() if status is not None]
+            joined = self._join(known) if any(status.is_bootstrapped for status in known) else None
             if joined is not None:
                 return joined
             is_first = all(self._identity.node_id < peer.node_id for peer in others)
             is_complete = len(known) == len(others) and not any(
-                one.is_bootstrapped for one in known
+                status.is_bootstrapped for status in known
             )
-            if is_complete and any(one.peers != mine for one in known):
+            if is_complete and any(status.peers != mine for status in known):
                 self._reasons.append(f"other nodes have other node.peers than {','.join(mine)}")
             elif is_complete and is_first:
                 return self._found()
-            elif not any(one.is_bootstrapped for one in known):
+            elif not any(status.is_bootstrapped for status in known):
                 away = [str(peer.node_id) for peer in others if statuses[peer.node_id] is None]
                 self._reasons.append(f"waiting for nodes {', '.join(away) or others[0].node_id}")
             self._report("; ".join(self._reasons))

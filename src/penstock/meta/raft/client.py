@@ -49,7 +49,7 @@ from penstock.meta.raft.load import require_core
 from penstock.meta.raft.membership import (
     MemberGroup,
     Membership,
-    look_after,
+    maintain_membership,
 )
 from penstock.meta.raft.network.credentials import Credentials, check_secrets, draw_incarnation
 from penstock.meta.raft.network.messages import (
@@ -140,7 +140,9 @@ class RaftMetaClient(ClusterClient):
         )
         self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
         self.membership: Final = self._build_membership()
-        self.node.on_tick = lambda ticks: look_after(identity.node_id, self._all_groups, ticks)
+        self.node.on_tick = lambda ticks: maintain_membership(
+            identity.node_id, self._all_groups, ticks
+        )
         self.node.on_join = self._join
         self._deliverer = threading.Thread(
             target=self._deliver, name="penstock-meta-watch", daemon=True
@@ -155,7 +157,7 @@ class RaftMetaClient(ClusterClient):
             self._all_groups,
             find=lambda node: MEMBERS.get(self._metadata.reader, node),
             record=self._record_member,
-            forget=self._forget_member,
+            forget=self._remove_member_rows,
         )
 
     def _build_admission(self) -> Admission:
@@ -235,9 +237,9 @@ class RaftMetaClient(ClusterClient):
         clock = clock if clock is not None else SystemClock()
         timing = timing if timing is not None else NodeTiming()
         stopping = stopping if stopping is not None else threading.Event()
-        found = parse_peers(place.peers)
+        peers = parse_peers(place.peers)
         node_id = place.node_id
-        mine = next((peer.address for peer in found if peer.node_id == node_id), "")
+        mine = next((peer.address for peer in peers if peer.node_id == node_id), "")
         if not mine:
             raise SettingsError(f"node.peers does not list node {node_id} itself")
         host, _, port = (place.listen or mine).rpartition(":")
@@ -257,12 +259,12 @@ class RaftMetaClient(ClusterClient):
                 now_s=lambda: clock.now_ms() // 1_000,
                 entropy=entropy,
             )
-            transport = Transport(WaitingHost(credentials, found), (host, int(port)))
+            transport = Transport(WaitingHost(credentials, peers), (host, int(port)))
             transport.start()
             if not identity.cluster_id:
                 start_wait = StartWait(clock, stopping)
                 bootstrap = Bootstrap(
-                    database, credentials, found, draw=draw, report=start_wait.report
+                    database, credentials, peers, draw=draw, report=start_wait.report
                 )
                 identity, stored = bootstrap.run(
                     partial(clock.wait, stopping, timing.pause_seconds)
@@ -304,7 +306,7 @@ class RaftMetaClient(ClusterClient):
 
     def leader_problem(self) -> str:
         """Return why no change of the metadata can be decided at the moment; empty: it can."""
-        without = [one.name for one in self.node.status if not one.leader]
+        without = [group.name for group in self.node.status if not group.leader]
         if not without:
             return ""
         shown = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
@@ -407,10 +409,10 @@ class RaftMetaClient(ClusterClient):
     def _decide(self, commands: Sequence[cmd.Command]) -> None:
         for start in range(0, len(commands), _DECISIONS_AT_ONCE):
             requests = [
-                cmd.Request(self._clock.now_ms(), one, self._request_id())
-                for one in commands[start : start + _DECISIONS_AT_ONCE]
+                cmd.Request(self._clock.now_ms(), command, self._request_id())
+                for command in commands[start : start + _DECISIONS_AT_ONCE]
             ]
-            self._metadata.propose_many([encode_checked(one) for one in requests])
+            self._metadata.propose_many([encode_checked(command) for command in requests])
 
     @property
     def _address(self) -> str:
@@ -448,7 +450,7 @@ class RaftMetaClient(ClusterClient):
         command = cmd.PutMember(member.node_id, member.address, member.incarnation)
         self._done(command, cmd.Done)
 
-    def _forget_member(self, node: int) -> None:
+    def _remove_member_rows(self, node: int) -> None:
         if MEMBERS.get(self._metadata.reader, node) is not None:
             self._done(cmd.RemoveMember(node), cmd.Done)
         if NODES.get(self._metadata.reader, node) is not None:

@@ -179,12 +179,12 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def step(self, sender: int, frame: Frame, send: Send) -> None:
         """Take what another member sent."""
-        self._hearing.note(sender)
+        self._hearing.record(sender)
         match frame:
             case RaftMessage():
                 self._step_message(frame.message)
             case SnapshotChunk():
-                send(sender, self._receiving.take(sender, frame, self._core.step))
+                send(sender, self._receiving.receive(sender, frame, self._core.step))
             case SnapshotAnswer():
                 chunk = self._sendings.answer(sender, frame)
                 if chunk is not None:
@@ -346,7 +346,9 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         )
         if until > self._log.truncated and is_patient and self._core.is_leader():
             # Keep the entries that slow followers lack: they then need no snapshot.
-            until = min([until, *[one[1] for one in self._core.progress() if one[4]]])
+            until = min(
+                [until, *[follower[1] for follower in self._core.progress() if follower[4]]]
+            )
         return until
 
     # -- the state ------------------------------------------------------------------------------
@@ -406,8 +408,8 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             self._core.applied_to(self._applied, self._applied_term)
 
     def _change_members(self, kind: int, data: bytes) -> None:
-        found = self._core.apply_conf_change(kind, data)
-        self._configuration = configuration_of_core(found)
+        members = self._core.apply_conf_change(kind, data)
+        self._configuration = configuration_of_core(members)
         key = fmt.configuration_key(self.name.number)
         batch = Batch()
         batch.put(self.name.log_family, key, fmt.encode_configuration(self._configuration))

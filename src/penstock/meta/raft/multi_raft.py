@@ -127,11 +127,11 @@ class MultiRaft:
         group = self._groups.get(frame.group)
         if group is None or self._failure is not None:
             return
-        found = group
+        receiver = group
 
         def step() -> None:
             try:
-                found.step(sender, frame, self._send)
+                receiver.step(sender, frame, self._send)
             except BadRequestError as error:
                 _log.warning("frame_refused", sender=sender, reason=str(error))
 

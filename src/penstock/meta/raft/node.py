@@ -141,18 +141,18 @@ class RaftNode:
     @property
     def status(self) -> list[RaftStatus]:
         """Where the groups stand, asked of the driver's thread."""
-        found: list[list[RaftStatus]] = []
+        statuses: list[list[RaftStatus]] = []
         woken = threading.Event()
 
         def look() -> None:
-            found.append(self._multi.status)
+            statuses.append(self._multi.status)
             woken.set()
 
         self.post(look, lambda _error: woken.set())
         woken.wait()
-        if not found:
+        if not statuses:
             raise self._multi.failure or ClosedError("the meta service is closed")
-        return found[0]
+        return statuses[0]
 
     @property
     def members(self) -> list[Member]:
@@ -193,7 +193,7 @@ class RaftNode:
             return f"an earlier life of node {mine.node_id} is meant; its disk was replaced"
         if hello.node_id == mine.node_id:
             return f"this is node {mine.node_id} itself: two nodes have one number"
-        known = next((one for one in self._members if one.node_id == hello.node_id), None)
+        known = next((member for member in self._members if member.node_id == hello.node_id), None)
         # A newer one joined while this node was away: it will hear of it, perhaps from that one.
         if known is not None and hello.incarnation < known.incarnation:
             return (
@@ -217,7 +217,7 @@ class RaftNode:
 
     def peer_status(self) -> PeerStatus:
         mine = self.identity
-        members = tuple(f"{one.node_id}@{one.address}" for one in self._members)
+        members = tuple(f"{member.node_id}@{member.address}" for member in self._members)
         return PeerStatus(mine.node_id, mine.incarnation, is_bootstrapped=True, members=members)
 
     def join(self, join: JoinRequest) -> tuple[HandshakeAccepted | HandshakeRejected, bytes]:
@@ -240,7 +240,7 @@ class RaftNode:
         try:
             self._drive()
         except BaseException as error:
-            # A mistake of our own. Nobody may wait for ever for a thread that is gone.
+            # A fault of this program: callers must not wait for a thread that has ended.
             self._multi.stop(ClosedError(f"the meta service has stopped: {error!r}"))
             raise
         finally:
@@ -256,7 +256,7 @@ class RaftNode:
             if wait > 0 and not self._inputs and not self._multi.has_work:
                 self._wake.wait(wait)
             self._wake.clear()
-            self._take_inputs()
+            self._run_inputs()
             now = clock.monotonic()
             if now >= next_tick:
                 # A process that was suspended has received no message meanwhile: the missed time
@@ -265,7 +265,7 @@ class RaftNode:
                 self._tick()
             self._multi.turn()
 
-    def _take_inputs(self) -> None:
+    def _run_inputs(self) -> None:
         size = count = 0
         while self._inputs and count < _INPUTS_A_TURN and size < _INPUT_SIZE_A_TURN:
             work, work_size = self._inputs.popleft()
@@ -286,7 +286,7 @@ class RaftNode:
         members = read_members(self._members_reader) or self.first_members
         if members != self._members:
             self._members = members
-            others = [one for one in members if one.node_id != self.identity.node_id]
+            others = [member for member in members if member.node_id != self.identity.node_id]
             self._transport.set_members(others)
 
     def _refuse_inputs(self) -> None:

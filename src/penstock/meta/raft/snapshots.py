@@ -185,7 +185,7 @@ class SnapshotReceiving:
     def received(self) -> Received | None:
         return self._received
 
-    def take(
+    def receive(
         self, sender: int, chunk: SnapshotChunk, install: Callable[[bytes], None]
     ) -> SnapshotAnswer:
         """Store the rows of a chunk; with the last one, `install` gets the Raft message."""
@@ -255,8 +255,8 @@ class SnapshotReceiving:
     def _delete(self, generation: int) -> None:
         delete_generations(self._database, self._group, generation, generation + 1)
 
-    def _answer(self, chunk: SnapshotChunk, wanted: int) -> SnapshotAnswer:
-        return SnapshotAnswer(group=chunk.group, snapshot=chunk.snapshot, wanted=wanted)
+    def _answer(self, chunk: SnapshotChunk, requested: int) -> SnapshotAnswer:
+        return SnapshotAnswer(group=chunk.group, snapshot=chunk.snapshot, wanted=requested)
 
 
 def delete_generations(database: Database, group: GroupName, start: int, end: int) -> None:
@@ -276,10 +276,10 @@ def pinned_state(
     """Return the applied row and the rows of the state, as a consistent snapshot."""
     prefix = fmt.state_prefix(group.number, generation)
     end = fmt.state_prefix(group.number, generation + 1)
-    found = database.scan(group.state_family, fmt.applied_key(group.number), end)
-    first = next(found, None)
+    all_rows = database.scan(group.state_family, fmt.applied_key(group.number), end)
+    first = next(all_rows, None)
     assert first is not None, "a group that sends its state has applied something"
     assert first[0] == fmt.applied_key(group.number), "the applied row comes before all others"
     skipped = len(prefix)
-    rows = ((key[skipped:], value) for key, value in found if key.startswith(prefix))
+    rows = ((key[skipped:], value) for key, value in all_rows if key.startswith(prefix))
     return first[1], rows

@@ -139,9 +139,9 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
             except StoreError as error:
                 proposals.append(error)
         try:
-            self._queue([one for one in proposals if isinstance(one, _PendingProposal)])
+            self._queue([item for item in proposals if isinstance(item, _PendingProposal)])
         except StoreError as error:
-            return [one if isinstance(one, StoreError) else error for one in proposals]
+            return [item if isinstance(item, StoreError) else error for item in proposals]
         outcomes: list[AnswerT | StoreError] = []
         for proposal in proposals:
             try:
@@ -339,12 +339,12 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
         row = self._database.get(self.name.log_family, fmt.configuration_key(self.name.number))
         if row is None:
             raise log_corruption(self._database, self.name, "the configuration is missing")
-        found = fmt.decode_configuration(row)
-        if found.voters != (self._node_id,) or found.voters_outgoing:
+        configuration = fmt.decode_configuration(row)
+        if configuration.voters != (self._node_id,) or configuration.voters_outgoing:
             raise NotAStoreError(
                 f"{self._database.path} belongs to a group with the voters "
-                f"{', '.join(str(voter) for voter in found.voters)}; it runs on one node only when "
-                f"node {self._node_id} alone votes"
+                f"{', '.join(str(voter) for voter in configuration.voters)}; it runs on one "
+                f"node only when node {self._node_id} alone votes"
             )
 
     def _scan_log(self) -> list[fmt.Entry]:

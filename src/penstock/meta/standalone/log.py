@@ -135,7 +135,7 @@ class StandaloneLog:
 
     @property
     def status(self) -> list[GroupStatus]:
-        return sorted((group.status for group in self._groups), key=lambda one: one.name)
+        return sorted((group.status for group in self._groups), key=lambda status: status.name)
 
     def _run(self) -> None:
         try:
@@ -148,7 +148,7 @@ class StandaloneLog:
                     self.turn()
             self._write_states()
         except BaseException as error:
-            # A mistake of our own. Nobody may wait for ever for a thread that is gone.
+            # A fault of this program: callers must not wait for a thread that has ended.
             self._fail(ClosedError(f"the meta log has stopped: {error!r}"))
             raise
 

@@ -173,7 +173,7 @@ def _in_thread(steps: Steps, context: grpc.ServicerContext, describe: Describe) 
             woken = None
             if isinstance(step, Pause):
                 step.wakeup.wait(min(step.seconds, _SLICE_S))
-                woken = step.wakeup.take()
+                woken = step.wakeup.clear()
             else:
                 yield step
     except StopIteration:

@@ -244,7 +244,7 @@ def test_connections_of_a_directory_that_was_replaced_are_cut(tmp_path: Path) ->
             reader = FrameReader()
             while opener.answer is None:
                 for frame in reader.feed(ghost.recv(65_536)):
-                    following = opener.take(frame)
+                    following = opener.receive(frame)
                     if following is not None:
                         ghost.sendall(pack_frame(following))
             assert isinstance(opener.answer, HandshakeAccepted)

@@ -95,7 +95,7 @@ class Incoming(asyncio.Protocol):
                 if self._hello is not None:
                     self._owner.host.receive(self._hello.node_id, frame)
                 else:
-                    self._take(frame)
+                    self._receive(frame)
         except BadRequestError as error:
             self._refuse(str(error))
 
@@ -114,11 +114,11 @@ class Incoming(asyncio.Protocol):
         self._raw.write(pack_handshake(HandshakeRejected(reason)))
         self._raw.close()
 
-    def _take(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes) -> None:
         assert self._raw is not None, "data follows the connection"
         if self._is_answered:
             raise BadRequestError("unexpected frame after a request on this connection")
-        answer = self._acceptor.take(frame)
+        answer = self._acceptor.receive(frame)
         if answer is not None:
             self._raw.write(pack_frame(answer))
             return
@@ -205,17 +205,17 @@ class Outgoing(asyncio.Protocol):
         assert self._raw is not None, "data follows the connection"
         try:
             for frame in self._reader.feed(data):
-                self._take(frame)
+                self._receive(frame)
         except BadRequestError as error:
             self.refusal = self.refusal or str(error)
             self.is_welcome = False
             self._raw.abort()
 
-    def _take(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes) -> None:
         assert self._raw is not None, "data follows the connection"
         if self.is_welcome:
             raise BadRequestError("unexpected frame from the accepting side of this connection")
-        answer = self._opener.take(frame)
+        answer = self._opener.receive(frame)
         if answer is not None:
             self._raw.write(pack_frame(answer))
             return

@@ -101,19 +101,19 @@ class Transport:
             self.loop.call_soon_threadsafe(self._set_members, members)
 
     def _set_members(self, members: list[Member]) -> None:
-        wanted = {member.node_id: member for member in members}
+        by_node = {member.node_id: member for member in members}
         for node, peer in list(self._peers.items()):
-            if wanted.get(node) != peer.member:
+            if by_node.get(node) != peer.member:
                 peer.task.cancel()
                 if peer.connection is not None:
                     peer.connection.abort()
                 del self._peers[node]
         for raw, hello in list(self.greeted.items()):
-            known = wanted.get(hello.node_id)
+            known = by_node.get(hello.node_id)
             if known is not None and hello.incarnation < known.incarnation:
                 # Another directory took its place: its frames must not count as the other's.
                 raw.abort()
-        for node, member in wanted.items():
+        for node, member in by_node.items():
             if node not in self._peers:
                 task = self.loop.create_task(self._keep_connected(member))
                 self._peers[node] = _Peer(member, task)
@@ -164,12 +164,12 @@ class Transport:
     def absent(self, members: Sequence[Member]) -> list[Member]:
         """Return the members without a connection from this node."""
         peers = dict(self._peers)  # this is not the loop's thread
-        found: list[Member] = []
+        missing: list[Member] = []
         for member in members:
             peer = peers.get(member.node_id)
             if peer is not None and (peer.connection is None or not peer.connection.is_welcome):
-                found.append(member)
-        return found
+                missing.append(member)
+        return missing
 
     def run_apart(
         self,
@@ -257,7 +257,7 @@ def call_node(address: str, opener: Opener, *, seconds: float = 5.0) -> Answer:
                 if not data:
                     raise DeadlineError(f"{address} closed the connection")
                 for frame in reader.feed(data):
-                    following = opener.take(frame)
+                    following = opener.receive(frame)
                     if following is not None:
                         connection.sendall(pack_frame(following))
     except BadRequestError as error:

@@ -75,7 +75,7 @@ def restore_lost_shard(view: View, command: RestoreShard, moment: Moment) -> Cha
         if is_known:
             return Change(ShardsResult((shard,)), ())  # found before
         return Rejected("bad_request", f"{shard.name} is {shard.status}, not lost", shard.name)
-    found = replace(
+    restored = replace(
         shard,
         in_sync=(command.node_id,),
         leader=command.node_id,
@@ -83,7 +83,7 @@ def restore_lost_shard(view: View, command: RestoreShard, moment: Moment) -> Cha
         status=ACTIVE,
         revision=moment.revision,
     )
-    return Change(ShardsResult((found,)), tuple(put_led(view, found)))
+    return Change(ShardsResult((restored,)), tuple(put_led(view, restored)))
 
 
 def _is_kept(view: View, shard: Shard, storage_type: str | None) -> bool:

@@ -97,7 +97,9 @@ def create_shards(view: View, command: CreateShards, moment: Moment) -> Change |
     if misplaced is not None:
         return misplaced
     events = open_shards(view, topic, command.placements, moment)
-    shards = [SHARDS.get(view, topic.topic_id, one.partition) for one in command.placements]
+    shards = [
+        SHARDS.get(view, topic.topic_id, placement.partition) for placement in command.placements
+    ]
     return Change(ShardsResult(tuple(s for s in shards if s is not None)), tuple(events))
 
 

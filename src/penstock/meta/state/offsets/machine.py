@@ -118,7 +118,7 @@ def _change(view: View, request: OffsetRequest, head: Head) -> OffsetResult | Re
             groups = [pack_group(offsets) for offsets in command.groups]
             return _save_offsets(view, groups, head)
         case TakeEpochs():
-            return _take_epochs(view, command, head, request.time_ms)
+            return _grant_epochs(view, command, head, request.time_ms)
         case CommitGroups():
             return _commit_groups(view, command, head, request.time_ms)
         case CompareAndSet():
@@ -133,11 +133,11 @@ def _change(view: View, request: OffsetRequest, head: Head) -> OffsetResult | Re
             return change_transaction(view, command, request.time_ms)
 
 
-def _take_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> OffsetResult:
+def _grant_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> OffsetResult:
     epochs: list[int] = []
     previous: list[int] = []
     for name in command.groups:
-        group, before = _take(view, name.namespace, name.group, command.node, head, time_ms)
+        group, before = _grant_epoch(view, name.namespace, name.group, command.node, head, time_ms)
         epochs.append(group.epoch)
         previous.append(before)
     return Epochs(tuple(epochs), tuple(previous))
@@ -146,15 +146,17 @@ def _take_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> O
 def _commit_groups(view: View, command: CommitGroups, head: Head, time_ms: int) -> OffsetResult:
     epochs: list[int] = []
     previous: list[int] = []
-    for one in command.groups:
-        group, before = _take(view, one.namespace, one.group, command.node, head, time_ms)
-        _put_new(view, one.namespace, one.group, group.epoch, one.offsets, time_ms)
+    for offsets in command.groups:
+        group, before = _grant_epoch(
+            view, offsets.namespace, offsets.group, command.node, head, time_ms
+        )
+        _put_new(view, offsets.namespace, offsets.group, group.epoch, offsets.offsets, time_ms)
         epochs.append(group.epoch)
         previous.append(before)
     return Epochs(tuple(epochs), tuple(previous))
 
 
-def _take(
+def _grant_epoch(
     view: View, namespace: str, name: str, node: int, head: Head, time_ms: int
 ) -> tuple[Group, int]:
     """Give a group to `node` under a new epoch; return the group, and the node that had it."""
@@ -200,9 +202,9 @@ def _save_offsets(
             packed = _above_floor(packed, group.floor, stale)  # noqa: PLW2901 - what is left of it
         refused = put_newer(view, packed.keys, packed.rows, PAIR_SIZE)
         stored = _stored(packed, {number for number, _ in refused}) if refused else packed
-        for number, found in refused:
-            if found[:PAIR_SIZE] != packed.rows[number][:PAIR_SIZE]:
-                stale.append(_stale(packed, packed.keys[number], *unpack_pair(found)))
+        for number, stored_row in refused:
+            if stored_row[:PAIR_SIZE] != packed.rows[number][:PAIR_SIZE]:
+                stale.append(_stale(packed, packed.keys[number], *unpack_pair(stored_row)))
         if stored.keys:
             group.epoch = max(group.epoch, stored.epoch_max)
             group.last_commit_ms = max(group.last_commit_ms, stored.newest_ms)
@@ -268,11 +270,11 @@ def _compare_and_set(view: View, command: CompareAndSet, head: Head) -> OffsetRe
     current = read_offset(view, namespace, name, entry.shard)
     if current is not None and current == _committed(entry):
         return Saved()  # sent again: this very command has stored it
-    found = None if current is None else current.offset
-    if found != command.expected:
+    stored = None if current is None else current.offset
+    if stored != command.expected:
         return Rejected(
             "stale",
-            f"group {name!r} is at {found} in {entry.shard}, not at {command.expected}",
+            f"group {name!r} is at {stored} in {entry.shard}, not at {command.expected}",
             name,
         )
     group = read_group(view, namespace, name) or Group()
@@ -285,7 +287,7 @@ def _compare_and_set(view: View, command: CompareAndSet, head: Head) -> OffsetRe
 
 def _reset_offsets(view: View, command: ResetOffsets, head: Head, time_ms: int) -> OffsetResult:
     namespace, name = command.namespace, command.group
-    group, before = _take(view, namespace, name, command.node, head, time_ms)
+    group, before = _grant_epoch(view, namespace, name, command.node, head, time_ms)
     _put_new(view, namespace, name, group.epoch, command.offsets, time_ms)
     return Epochs((group.epoch,), (before,))
 

@@ -50,7 +50,7 @@ def remove_offsets(
         case ExpireGroups():
             return _expire_groups(view, command, head)
         case ForgetShards():
-            return _forget_shards(view, command)
+            return _remove_shards(view, command)
         case _:
             assert_never(command)
 
@@ -130,7 +130,7 @@ def _expire_groups(view: View, command: ExpireGroups, head: Head) -> OffsetResul
     return Removed(groups=tuple(gone), rows=rows)
 
 
-def _forget_shards(view: View, command: ForgetShards) -> OffsetResult:
+def _remove_shards(view: View, command: ForgetShards) -> OffsetResult:
     prefix = group_prefix(command.namespace, command.group)
     rows = 0
     for shard in command.shards:
