@@ -14,9 +14,7 @@ import pytest
 from tests.ordinary_user import ordinary_user
 
 from penstock.errors import LockedError
-from penstock.platform import file_system_sync
-from penstock.platform import local_disk as disk_local
-from penstock.platform import local_file
+from penstock.platform import file_system_sync, local_file
 from penstock.platform.local_disk import LocalDisk
 
 HOLD = """

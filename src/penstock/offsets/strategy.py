@@ -7,7 +7,7 @@ OffsetStorageManager   enable_cache = false: the meta service, before the call r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -32,14 +32,6 @@ class GroupCommit(Struct, frozen=True):
     namespace: str
     group: str
     offsets: Mapping[str, OffsetCommit]
-
-
-class OffsetStrategy(Protocol):
-    """How commits are stored."""
-
-    def commit(self, namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]) -> None:
-        """Keep the offsets; a later commit of the same group and shard replaces an earlier one."""
-        ...
 
 
 def check_offset(offset: object) -> int:

@@ -236,16 +236,16 @@ class GuardedClock:
             offset_ms = now_ms - anchor.wall_ms - elapsed_ms
             if abs(offset_ms) <= self._step_ms + abs(elapsed_ms) // _DRIFT:
                 return offset_ms, ""
-            way = "ahead of" if offset_ms > 0 else "behind"
+            way = "ahead of" if offset_ms > 0 else "short of"
             return offset_ms, f"is {_span(offset_ms)} {way} the time that has passed"
         gap_ms = now_ms - anchor.wall_ms
         here_ms = self._inner.uptime_ms() - self._started_ms
         if gap_ms < -self._step_ms:
-            return gap_ms, f"is {_span(gap_ms)} behind the last time before the machine was booted"
+            return gap_ms, f"is {_span(gap_ms)} earlier than the last one before the boot"
         if gap_ms > self._gap_ms + here_ms:
             return gap_ms, (
-                f"is {_span(gap_ms)} after the last time before the machine was booted; "
-                f"up to {_span(self._gap_ms)} is taken for granted (clock.gap_max_h)"
+                f"is {_span(gap_ms)} later than the last one before the boot; the limit is "
+                f"{_span(self._gap_ms)} (clock.gap_max_h)"
             )
         return gap_ms, ""
 

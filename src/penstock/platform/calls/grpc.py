@@ -25,7 +25,6 @@ from penstock.platform.calls.wakeup import Pause
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)
-B = TypeVar("B")
 
 _SLICE_S: Final = 0.5
 """How long a thread that serves a call which waits does not look for the client."""
