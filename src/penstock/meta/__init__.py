@@ -94,89 +94,37 @@ else:  # otherwise a misspelt name would pass the type checker
         __name__,
         {
             "client": (
-                "ClusterNode",
-                "GroupInfo",
-                "ListenerAnnouncer",
-                "MetaClient",
-                "MetadataClient",
-                "NewTopic",
-                "OffsetClient",
-                "Takeover",
+                "ClusterNode GroupInfo ListenerAnnouncer MetaClient MetadataClient "
+                "NewTopic OffsetClient Takeover"
             ),
-            "client_api.transaction_client": ("TransactionClient",),
-            "controller.decisions": (
-                "STORAGE_LISTENER",
-                "abandoned_shards",
-            ),
-            "group_coordinators": (
-                "KAFKA_LISTENER",
-                "GroupCoordinators",
-            ),
-            "identifiers": (
-                "ULID_RANDOM_SIZE",
-                "make_ulid",
-                "parse_ulid",
-            ),
-            "rejections": ("check_text",),
-            "remote.client": ("RemoteMetaClient",),
-            "service": ("meta_handlers",),
-            "standalone.client": ("StandaloneMetaClient",),
+            "client_api.transaction_client": "TransactionClient",
+            "controller.decisions": "STORAGE_LISTENER abandoned_shards",
+            "group_coordinators": "KAFKA_LISTENER GroupCoordinators",
+            "identifiers": "ULID_RANDOM_SIZE make_ulid parse_ulid",
+            "rejections": "check_text",
+            "remote.client": "RemoteMetaClient",
+            "service": "meta_handlers",
+            "standalone.client": "StandaloneMetaClient",
             "state.constants": (
-                "CLEANUPS",
-                "DEFAULT_NAMESPACE",
-                "FLUSH_MODES",
-                "LOST",
-                "PARTITIONERS",
-                "QUEUE_ALIASES",
-                "QUEUE_KINDS",
-                "STORAGE_ALIASES",
-                "STORAGE_LEVELS",
-                "STORAGE_TYPES",
-                "UPLOADERS",
-                "is_plugin_storage",
+                "CLEANUPS DEFAULT_NAMESPACE FLUSH_MODES LOST PARTITIONERS QUEUE_ALIASES "
+                "QUEUE_KINDS STORAGE_ALIASES STORAGE_LEVELS STORAGE_TYPES UPLOADERS "
+                "is_plugin_storage"
             ),
             "state.model": (
-                "INT_MAX",
-                "PARTITIONS_MAX",
-                "UNLIMITED",
-                "Lease",
-                "Node",
-                "Segment",
-                "Shard",
-                "TieringPolicy",
-                "Topic",
-                "TopicConfig",
+                "INT_MAX PARTITIONS_MAX UNLIMITED Lease Node Segment Shard "
+                "TieringPolicy Topic TopicConfig"
             ),
             "state.offsets.commands": (
-                "ROWS_MAX",
-                "GroupName",
-                "GroupOffsets",
-                "NewGroupOffsets",
-                "OffsetEntry",
+                "ROWS_MAX GroupName GroupOffsets NewGroupOffsets OffsetEntry"
             ),
-            "state.offsets.entries": (
-                "METADATA_SIZE_MAX",
-                "NewOffset",
-            ),
-            "state.offsets.rows": ("CommittedOffset",),
+            "state.offsets.entries": "METADATA_SIZE_MAX NewOffset",
+            "state.offsets.rows": "CommittedOffset",
             "state.transactions.commands": (
-                "AbortedRange",
-                "BeginProducer",
-                "Decide",
-                "Enlist",
-                "Finish",
-                "ForgetAborted",
-                "ForgetTransactions",
-                "StageOffsets",
-                "StagedOffsets",
-                "TransactionCommand",
-                "TransactionPartition",
-                "TransactionState",
+                "AbortedRange BeginProducer Decide Enlist Finish ForgetAborted "
+                "ForgetTransactions StageOffsets StagedOffsets TransactionCommand "
+                "TransactionPartition TransactionState"
             ),
-            "watch": (
-                "Update",
-                "Watch",
-            ),
+            "watch": "Update Watch",
         },
     )
 

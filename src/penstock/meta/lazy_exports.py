@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from sys import modules
 
 
-def lazy_exports(
-    package: str, names_by_module: Mapping[str, Sequence[str]]
-) -> Callable[[str], object]:
-    """Return the `__getattr__` of `package`: a name is imported when it is asked for."""
-    homes = {name: module for module, names in names_by_module.items() for name in names}
+def lazy_exports(package: str, exports: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the `__getattr__` of `package`: a name is imported when it is asked for. `exports` has
+    the names of each module, with spaces between."""
+    homes = {name: module for module, names in exports.items() for name in names.split()}
 
     def load(name: str) -> object:
         home = homes.get(name)

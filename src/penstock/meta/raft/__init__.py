@@ -26,22 +26,12 @@ else:  # otherwise a misspelt name would pass the type checker
     __getattr__ = lazy_exports(
         __name__,
         {
-            "bootstrap": ("Place", "parse_peers"),
-            "client": (
-                "Place",
-                "RaftMetaClient",
-            ),
-            "leader_wait": (
-                "StartEvent",
-                "StartWait",
-            ),
-            "load": ("require_core",),
-            "network.credentials": ("draw_incarnation",),
-            "recovery": (
-                "Outlook",
-                "look_ahead",
-                "recover",
-            ),
+            "bootstrap": "Place parse_peers",
+            "client": "Place RaftMetaClient",
+            "leader_wait": "StartEvent StartWait",
+            "load": "require_core",
+            "network.credentials": "draw_incarnation",
+            "recovery": "Outlook look_ahead recover",
         },
     )
 
