@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from penstock.meta import StandaloneMetaClient
-from penstock.meta.raft import parse_peers, require_core
 from penstock.node.directory import NodeDirectory
 from penstock.platform.clock import Clock
 from penstock.settings import NodeSettings
@@ -31,6 +30,7 @@ def open_meta(
 
 def _open_remote(directory: NodeDirectory, node: NodeSettings, clock: Clock) -> RemoteMetaClient:
     from penstock.meta import RemoteMetaClient
+    from penstock.meta.raft import parse_peers
 
     addresses = [peer.address for peer in parse_peers(node.peers)]
     store_id = directory.choose_store_id(clock)
@@ -43,7 +43,9 @@ def _open_remote(directory: NodeDirectory, node: NodeSettings, clock: Clock) -> 
 def _open_raft(
     directory: NodeDirectory, node: NodeSettings, clock: Clock, stopping: threading.Event
 ) -> RaftMetaClient:
-    require_core()
+    from penstock.meta.raft import require_core
+
+    require_core()  # before the client, whose module needs the extension
     from penstock.meta.raft import Place, RaftMetaClient
 
     place = Place(
