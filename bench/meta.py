@@ -26,7 +26,8 @@ from pathlib import Path
 from penstock.errors import RetryableError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.remote_client import MetaConnection, RemoteMetaClient
+from penstock.meta.remote.client import RemoteMetaClient
+from penstock.meta.remote.connection import MetaConnection
 from penstock.meta.watch import Update
 from penstock.platform.clock import SystemClock
 

@@ -28,7 +28,7 @@ from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.meta.client import Segment, Shard, Topic, TopicConfig, Update
-from penstock.meta.state.metadata.commands import SegmentPut, ShardDeleted, ShardPut, TopicPut
+from penstock.meta.events import SegmentPut, ShardDeleted, ShardPut, TopicPut
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 from penstock.testing.conformance import EngineHarness
 from penstock.testing.conformance.engines import ENGINES

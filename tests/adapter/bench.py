@@ -27,7 +27,7 @@ from penstock.meta.client import Update
 from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.offsets.config import CACHE_FAMILY
 from penstock.offsets.manager import OffsetManager
-from penstock.platform.blocking_pool import BlockingPool
+from penstock.platform.calls.blocking_pool import BlockingPool
 from penstock.record import ShardId
 from penstock.testing import ManualClock
 

@@ -10,7 +10,7 @@ from tests.adapter.adapter_engine import NODE, shard_of
 from tests.engine.test_handler import NAME, SHARD, Bench
 
 from penstock.adapter.record_watch import ELSEWHERE_PAUSE_S, PAUSE_S, RecordWatch
-from penstock.meta.state.metadata.commands import ShardDeleted, ShardPut
+from penstock.meta.events import ShardDeleted, ShardPut
 from penstock.record import Offset
 
 

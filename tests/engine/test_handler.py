@@ -25,14 +25,7 @@ from penstock.errors import (
     UnknownShardError,
 )
 from penstock.meta.client import Update
-from penstock.meta.state.metadata.commands import (
-    Event,
-    SegmentDeleted,
-    SegmentPut,
-    ShardPut,
-    TopicDeleted,
-    TopicPut,
-)
+from penstock.meta.events import Event, SegmentDeleted, SegmentPut, ShardPut, TopicDeleted, TopicPut
 from penstock.record import Offset, Record, ShardId
 
 SHARD = ShardId("orders-1", 0)

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec.msgpack import Decoder, Encoder
 
+from penstock.meta.events import Event, TopicPut
 from penstock.meta.state import answers
 from penstock.meta.state.metadata import machine as metadata
-from penstock.meta.state.metadata.commands import CreateTopic, Event, Placement, Request, TopicPut
+from penstock.meta.state.metadata.commands import CreateTopic, Placement, Request
 from penstock.meta.state.model import (
     Lease,
     Node,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from penstock.meta.client import Node, Update
+from penstock.meta.events import NodePut, NodeRemoved
 from penstock.meta.group_coordinators import GroupCoordinators
-from penstock.meta.state.metadata.commands import NodePut, NodeRemoved
 
 STORAGE = {"storage": "host:9190"}
 BOTH = {"storage": "host:9190", "kafka": "host:9092"}

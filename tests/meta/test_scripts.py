@@ -10,28 +10,30 @@ import pytest
 from msgspec import Struct, convert, to_builtins
 from tests.meta.scripts import Shown, check, tags
 
+from penstock.meta.events import (
+    Event,
+    NodePut,
+    NodeRemoved,
+    SegmentDeleted,
+    SegmentPut,
+    ShardDeleted,
+    ShardPut,
+    TopicDeleted,
+    TopicPut,
+)
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.metadata import machine as metadata
 from penstock.meta.state.metadata.commands import (
     Applied,
     Command,
     Done,
-    Event,
     LeaseResult,
-    NodePut,
-    NodeRemoved,
     NodeResult,
     ProducerIds,
     Request,
     Result,
-    SegmentDeleted,
-    SegmentPut,
     SegmentResult,
-    ShardDeleted,
-    ShardPut,
     ShardsResult,
-    TopicDeleted,
-    TopicPut,
     TopicResult,
 )
 from penstock.meta.state.metadata.rows import LEASES, MEMBERS, NODES, SEGMENTS, SHARDS, TOPICS

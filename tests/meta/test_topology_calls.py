@@ -16,9 +16,9 @@ from tests.meta.raft.cluster_in_process import ClusterInProcess
 from tests.meta.raft.test_service import serve
 
 import penstock
+from penstock.meta import events as cmd
 from penstock.meta.client import MetaClient
 from penstock.meta.standalone.client import StandaloneMetaClient
-from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Node, TieringPolicy, TopicConfig
 from penstock.meta.topology_messages import (
     REPLY_SIZE_MAX,

@@ -25,9 +25,9 @@ from penstock.meta.client import (
     Update,
 )
 from penstock.meta.client_api.offset_client import LogOffsetClient
+from penstock.meta.events import NodePut
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.standalone.client import StandaloneMetaClient
-from penstock.meta.state.metadata.commands import NodePut
 from penstock.offsets import cluster_manager as cluster
 from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.offsets.config import CACHE_FAMILY

@@ -14,8 +14,7 @@ import pytest
 from tests.ordinary_user import ordinary_user
 
 from penstock.errors import LockedError
-from penstock.platform import file_system_sync
-from penstock.platform import local_disk as disk_local
+from penstock.platform import file_system_sync, local_file
 from penstock.platform.local_disk import LocalDisk
 
 HOLD = """
@@ -129,7 +128,7 @@ def test_a_failed_replace_keeps_the_old_bytes_and_no_remains(
     def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(disk_local, "_sync", fail)
+    monkeypatch.setattr(local_file, "sync_descriptor", fail)
     with pytest.raises(OSError):
         disk.replace(str(tmp_path / "file"), b"new")
     assert (tmp_path / "file").read_bytes() == b"old"

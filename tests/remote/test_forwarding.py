@@ -29,8 +29,8 @@ from penstock.errors import (
     UnknownShardError,
 )
 from penstock.meta.client import TopicConfig, Update
+from penstock.meta.events import ShardPut
 from penstock.meta.standalone.client import StandaloneMetaClient
-from penstock.meta.state.metadata.commands import ShardPut
 from penstock.meta.state.model import Shard
 from penstock.platform.clock_guard import GuardedClock
 from penstock.record import Offset, Producer, Record, ShardId

@@ -15,7 +15,7 @@ from tests.remote.test_waiting_calls import SMALL, channel_to, follow, wait, wat
 
 import penstock
 from penstock.errors import UnknownTopicError
-from penstock.platform import parked_calls
+from penstock.platform.calls import parked_calls
 from penstock.remote import service
 from penstock.remote import storage_pb2 as pb
 from penstock.remote.server import Server

@@ -21,9 +21,9 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Join, Joined
 from penstock.groups.routing import GroupRouter, PendingReply, Question
+from penstock.platform.calls.grpc import WaitingPools
 from penstock.platform.clock import SystemClock
 from penstock.platform.clock_guard import GuardedClock
-from penstock.platform.grpc import WaitingPools
 from penstock.remote import group_wire, service
 from penstock.remote import storage_pb2 as pb
 from penstock.remote.server import Server

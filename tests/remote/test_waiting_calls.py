@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.errors import BusyError, SetupError
 from penstock.meta.proto import meta_pb2
-from penstock.platform.waiting_calls import WaitingThreads
+from penstock.platform.calls.waiting_calls import WaitingThreads
 from penstock.remote import server as server_module
 from penstock.remote import storage_pb2 as pb
 from penstock.remote.server import Server

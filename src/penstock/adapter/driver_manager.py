@@ -55,9 +55,9 @@ from penstock.engine.contract import (
 )
 from penstock.errors import PartialWriteError, StoreError
 from penstock.groups.coordinator import GroupCoordinator
-from penstock.meta.client import DEFAULT_NAMESPACE
+from penstock.meta import DEFAULT_NAMESPACE
 from penstock.offsets.manager import OffsetManager
-from penstock.platform.blocking_pool import BlockingPool
+from penstock.platform.calls.blocking_pool import BlockingPool
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.engine.transactions.stable_offsets import StableOffsets
-from penstock.meta.client import Topic
+from penstock.meta import Topic
 
 
 class ShardDrivers:

@@ -10,7 +10,7 @@ from penstock.api.embedded import EmbeddedBackend
 from penstock.api.store import Store
 from penstock.api.topic import Topic
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
-from penstock.meta.state.model import TieringPolicy
+from penstock.meta import TieringPolicy
 
 __all__ = [
     "Backend",

@@ -19,8 +19,7 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Caller, Join, Joined, Sync, Synced
 from penstock.groups.routing import GroupRouter, PendingReply, Question
-from penstock.meta.client import MetaClient, Topic
-from penstock.meta.rejections import check_text
+from penstock.meta import MetaClient, Topic, check_text
 from penstock.platform.clock_guard import ClockStatus, GuardedClock
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.settings import Settings

@@ -13,7 +13,7 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.error_mapping import refusal
 from penstock.groups.model import Caller
 from penstock.groups.routing import GroupRouter, GroupView
-from penstock.meta.rejections import check_text
+from penstock.meta import check_text
 
 _OUTSIDER: Final = Caller("")
 _NAMED_MAX: Final = 5

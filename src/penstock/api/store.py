@@ -24,7 +24,7 @@ from penstock.api.topic import Topic, as_record
 from penstock.api.topic_info import GroupInfo, TopicInfo
 from penstock.api.validation import as_list, check_name, check_places
 from penstock.errors import AlreadyExistsError, BadRequestError, UnknownTopicError
-from penstock.meta.client import DEFAULT_NAMESPACE
+from penstock.meta import DEFAULT_NAMESPACE
 from penstock.platform.clock_guard import ClockStatus
 from penstock.record import Location, Offset, Record
 

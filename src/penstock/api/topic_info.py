@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock.errors import RetryableError
-from penstock.meta.client import TopicConfig
+from penstock.meta import TopicConfig
 from penstock.record import Offset
 
 

@@ -22,7 +22,7 @@ from penstock.engine.engine_set import EngineSet
 from penstock.engine.plugins import DIRECTORY, PREFIX, EngineContext, load_plugin, plugin_name
 from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import CorruptionError
-from penstock.meta.client import MetaClient
+from penstock.meta import MetaClient
 from penstock.platform.clock import Clock
 from penstock.platform.disk import Disk
 from penstock.platform.log import get_logger

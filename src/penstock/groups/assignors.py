@@ -25,42 +25,46 @@ Assignment = dict[str, set[TopicPartition]]
 
 
 def assign_range(members: Subscriptions, counts: Counts) -> Assignment:
-    found: Assignment = {member: set() for member in members}
+    assignment: Assignment = {member: set() for member in members}
     for topic, count in counts.items():
-        readers = sorted(one for one, wants in members.items() if topic in wants.topics)
+        readers = sorted(name for name, wants in members.items() if topic in wants.topics)
         if not readers:
             continue
-        each, more = divmod(count, len(readers))
+        share, more = divmod(count, len(readers))
         start = 0
         for number, member in enumerate(readers):
-            size = each + (number < more)
-            found[member].update((topic, one) for one in range(start, start + size))
+            size = share + (number < more)
+            assignment[member].update(
+                (topic, partition) for partition in range(start, start + size)
+            )
             start += size
-    return found
+    return assignment
 
 
 def assign_round_robin(members: Subscriptions, counts: Counts) -> Assignment:
-    found: Assignment = {member: set() for member in members}
+    assignment: Assignment = {member: set() for member in members}
     order = sorted(members)
     turn = 0
     for topic in sorted(counts):
-        readers = [one for one in order if topic in members[one].topics]
+        readers = [reader for reader in order if topic in members[reader].topics]
         if not readers:
             continue
         for partition in range(counts[topic]):
             while topic not in members[order[turn % len(order)]].topics:
                 turn += 1
-            found[order[turn % len(order)]].add((topic, partition))
+            assignment[order[turn % len(order)]].add((topic, partition))
             turn += 1
-    return found
+    return assignment
 
 
 def assign_cooperative(members: Subscriptions, counts: Counts) -> Assignment:
     owners = _owners(members, counts)
-    wanted = _balanced(members, counts, owners)
-    for member, partitions in wanted.items():
-        partitions -= {one for one in partitions if owners.get(one, member) != member}
-    return wanted
+    balanced = _balanced(members, counts, owners)
+    for member, partitions in balanced.items():
+        partitions -= {
+            partition for partition in partitions if owners.get(partition, member) != member
+        }
+    return balanced
 
 
 def _owners(members: Subscriptions, counts: Counts) -> dict[TopicPartition, str]:
@@ -69,48 +73,48 @@ def _owners(members: Subscriptions, counts: Counts) -> dict[TopicPartition, str]
     owners: dict[TopicPartition, str] = {}
     generations: dict[TopicPartition, int] = {}
     for member, subscription in members.items():
-        for at in subscription.owned:
-            topic, partition = at
+        for owned in subscription.owned:
+            topic, partition = owned
             if topic not in subscription.topics or partition >= counts.get(topic, 0):
                 continue
-            if at not in generations or subscription.generation > generations[at]:
-                owners[at], generations[at] = member, subscription.generation
-            elif subscription.generation == generations[at]:
-                owners.pop(at, None)
+            if owned not in generations or subscription.generation > generations[owned]:
+                owners[owned], generations[owned] = member, subscription.generation
+            elif subscription.generation == generations[owned]:
+                owners.pop(owned, None)
     return owners
 
 
 def _balanced(
     members: Subscriptions, counts: Counts, owners: Mapping[TopicPartition, str]
 ) -> Assignment:
-    found: Assignment = {member: set() for member in members}
-    for at, member in owners.items():
-        found[member].add(at)
+    assignment: Assignment = {member: set() for member in members}
+    for owned, member in owners.items():
+        assignment[member].add(owned)
     for topic in sorted(counts):
-        readers = sorted(one for one, wants in members.items() if topic in wants.topics)
+        readers = sorted(reader for reader, wants in members.items() if topic in wants.topics)
         for partition in range(counts[topic]):
             if readers and (topic, partition) not in owners:
-                least = min(readers, key=lambda one: len(found[one]))
-                found[least].add((topic, partition))
-    while _move_one(members, found):
+                least = min(readers, key=lambda reader: len(assignment[reader]))
+                assignment[least].add((topic, partition))
+    while _move_one(members, assignment):
         pass
-    return found
+    return assignment
 
 
-def _move_one(members: Subscriptions, found: Assignment) -> bool:
+def _move_one(members: Subscriptions, assignment: Assignment) -> bool:
     """Move a partition from a member to one that has fewer by two or more; False: none is left.
     Every move makes the loads more even, so that this ends."""
-    by_load = sorted(members, key=lambda one: (len(found[one]), one))
+    by_load = sorted(members, key=lambda member: (len(assignment[member]), member))
     for poor in by_load:
         topics = members[poor].topics
         for rich in reversed(by_load):
-            if len(found[rich]) < len(found[poor]) + 2:
+            if len(assignment[rich]) < len(assignment[poor]) + 2:
                 break
-            movable = [at for at in found[rich] if at[0] in topics]
+            movable = [partition for partition in assignment[rich] if partition[0] in topics]
             if movable:
-                at = max(movable)
-                found[rich].remove(at)
-                found[poor].add(at)
+                partition = max(movable)
+                assignment[rich].remove(partition)
+                assignment[poor].add(partition)
                 return True
     return False
 

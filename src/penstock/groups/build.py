@@ -6,8 +6,7 @@ from contextlib import ExitStack
 
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Limits
-from penstock.meta.client import ListenerAnnouncer, MetaClient
-from penstock.meta.group_coordinators import GroupCoordinators
+from penstock.meta import GroupCoordinators, ListenerAnnouncer, MetaClient
 from penstock.platform.clock import Clock
 from penstock.settings import KafkaSettings
 

@@ -83,10 +83,10 @@ def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
-        found.setdefault(topic, []).append(partition)
-    return found
+        numbers.setdefault(topic, []).append(partition)
+    return numbers
 
 
 def _put_text(data: bytearray, text: str) -> None:
@@ -95,9 +95,9 @@ def _put_text(data: bytearray, text: str) -> None:
 
 
 def _put_partitions(data: bytearray, partitions: Iterable[TopicPartition]) -> None:
-    found = by_topic(partitions)
-    data += _LONG.pack(len(found))
-    for topic, numbers in found.items():
+    topics = by_topic(partitions)
+    data += _LONG.pack(len(topics))
+    for topic, numbers in topics.items():
         _put_text(data, topic)
         data += _LONG.pack(len(numbers))
         for number in numbers:
@@ -132,11 +132,11 @@ class _Reader:
         return b"" if size < 0 else self._take(size)
 
     def partitions(self) -> frozenset[TopicPartition]:
-        found: set[TopicPartition] = set()
+        partitions: set[TopicPartition] = set()
         for _ in range(self.count()):
             topic = self.text()
-            found.update((topic, self.long()) for _ in range(self.count()))
-        return frozenset(found)
+            partitions.update((topic, self.long()) for _ in range(self.count()))
+        return frozenset(partitions)
 
     def _number(self, layout: struct.Struct) -> int:
         (number,) = layout.unpack_from(self._data, self._at)

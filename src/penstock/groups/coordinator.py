@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from heapq import heappop, heappush
 from typing import Final, cast
 from uuid import uuid4
 
 from penstock.errors import StoreError
 from penstock.groups.codes import GroupCode
-from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
+from penstock.groups.consumer_protocol import TopicPartition
 from penstock.groups.model import (
-    Answer,
     Caller,
     GroupState,
     Join,
@@ -34,38 +32,19 @@ from penstock.groups.model import (
     Synced,
     Ticket,
 )
+from penstock.groups.pending_requests import AnswerFuture, Done, PendingGroup, is_assigned_to_others
 from penstock.groups.persistence import GroupKeeper, GroupKey, GroupStateClient
 from penstock.groups.snapshot import GroupSnapshot, snapshot_of
 from penstock.groups.state_machine import GroupMachine
-from penstock.meta.state.constants import DEFAULT_NAMESPACE
+from penstock.groups.timers import GroupTimers, monotonic_ms
+from penstock.meta import DEFAULT_NAMESPACE
 from penstock.platform.clock import Clock
 
 GROUPS_MAX: Final = 50_000
 CLIENT_ID_SIZE_MAX: Final = 200
-STOP_S: Final = 5.0
 _KNOWN_MAX: Final = 100_000
 
-Done = Callable[[Answer], None]
 AskLater = Callable[[int, bytes, Callable[[bytes | StoreError], None]], None]
-
-
-class _Group:
-    """A state machine and its pending requests."""
-
-    __slots__ = ("due_ms", "held", "key", "machine", "saved", "waiting")
-
-    def __init__(self, key: GroupKey, machine: GroupMachine) -> None:
-        self.key: Final = key
-        self.machine: Final = machine
-        self.waiting: Final[dict[Ticket, Done]] = {}
-        self.held: Final[list[tuple[Done, Answer]]] = []
-        """Answers that are sent after the generation is saved."""
-        self.saved: tuple[object, ...] = ()
-        self.due_ms: int | None = None
-
-    def mark(self) -> tuple[object, ...]:
-        """Return what differs when the group must be saved again."""
-        return (self.machine.generation, *self.machine.members.by_id)
 
 
 class GroupCoordinator:
@@ -89,11 +68,9 @@ class GroupCoordinator:
         """Guards all groups; held by code that reads a state machine in more than one call."""
         self._clock: Final = clock
         self._limits: Final = limits if limits is not None else Limits()
-        self._groups: Final[dict[GroupKey, _Group]] = {}
+        self._groups: Final[dict[GroupKey, PendingGroup]] = {}
         self._last_ticket = 0
-        self._due: Final[list[tuple[int, int, GroupKey]]] = []
-        self._wake: Final = threading.Event()
-        self._timer: threading.Thread | None = None
+        self._timers: Final = GroupTimers(clock, self.lock, self._expire)
         self._is_closed = False
         self._known: Final[dict[GroupKey, None]] = {}
         """Groups without stored members."""
@@ -106,23 +83,23 @@ class GroupCoordinator:
         self, group_id: str, request: Join, done: Done, *, namespace: str = DEFAULT_NAMESPACE
     ) -> None:
         with self.lock:
-            found = self._find_or_add(GroupKey(namespace, group_id), request)
-            if isinstance(found, GroupCode):
-                done(Joined(found, request.member_id))
+            group = self._find_or_add(GroupKey(namespace, group_id), request)
+            if isinstance(group, GroupCode):
+                done(Joined(group, request.member_id))
                 return
-            machine = found.machine
-            self._ask(found, done, lambda at, now_ms: machine.join(at, request, now_ms))
+            machine = group.machine
+            self._ask(group, done, lambda ticket, now_ms: machine.join(ticket, request, now_ms))
 
     def sync(
         self, group_id: str, request: Sync, done: Done, *, namespace: str = DEFAULT_NAMESPACE
     ) -> None:
         with self.lock:
-            found = self._find(GroupKey(namespace, group_id))
-            if isinstance(found, GroupCode):
-                done(Synced(found))
+            group = self._find(GroupKey(namespace, group_id))
+            if isinstance(group, GroupCode):
+                done(Synced(group))
                 return
-            machine = found.machine
-            self._ask(found, done, lambda at, now_ms: machine.sync(at, request, now_ms))
+            machine = group.machine
+            self._ask(group, done, lambda ticket, now_ms: machine.sync(ticket, request, now_ms))
 
     def join_within(
         self,
@@ -133,8 +110,8 @@ class GroupCoordinator:
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Joined:
         """As `join`; `still_waiting` when the group has not decided within `seconds`."""
-        waiter = _Waiter()
-        self.join(group_id, request, waiter.take, namespace=namespace)
+        waiter = AnswerFuture()
+        self.join(group_id, request, waiter.set_answer, namespace=namespace)
         late = Joined(GroupCode.still_waiting, request.member_id)
         return cast("Joined", waiter.wait(self._clock, seconds, late))
 
@@ -146,19 +123,19 @@ class GroupCoordinator:
         *,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Synced:
-        waiter = _Waiter()
-        self.sync(group_id, request, waiter.take, namespace=namespace)
+        waiter = AnswerFuture()
+        self.sync(group_id, request, waiter.set_answer, namespace=namespace)
         return cast("Synced", waiter.wait(self._clock, seconds, Synced(GroupCode.still_waiting)))
 
     def heartbeat(
         self, group_id: str, caller: Caller, *, namespace: str = DEFAULT_NAMESPACE
     ) -> GroupCode:
         with self.lock:
-            found = self._find(GroupKey(namespace, group_id))
-            if isinstance(found, GroupCode):
-                return found
+            group = self._find(GroupKey(namespace, group_id))
+            if isinstance(group, GroupCode):
+                return group
             # It only moves a deadline further away: the timer can stay as it is.
-            return found.machine.heartbeat(caller, self._now_ms())
+            return group.machine.heartbeat(caller, self._now_ms())
 
     def leave(
         self,
@@ -169,11 +146,11 @@ class GroupCoordinator:
         namespace: str = DEFAULT_NAMESPACE,
     ) -> GroupCode:
         with self.lock:
-            found = self._find(GroupKey(namespace, group_id))
-            if isinstance(found, GroupCode):
-                return found
-            code = found.machine.leave(member_id, instance_id, self._now_ms())
-            self._settle(found)
+            group = self._find(GroupKey(namespace, group_id))
+            if isinstance(group, GroupCode):
+                return group
+            code = group.machine.leave(member_id, instance_id, self._now_ms())
+            self._publish(group)
             return code
 
     def check_commit(
@@ -191,16 +168,18 @@ class GroupCoordinator:
         if not group_id:
             return GroupCode.invalid_group_id
         with self.lock:
-            found = self._find(GroupKey(namespace, group_id))
-            if found is GroupCode.unknown_member_id:
+            group = self._find(GroupKey(namespace, group_id))
+            if group is GroupCode.unknown_member_id:
                 return GroupCode.none if caller.generation < 0 else GroupCode.illegal_generation
-            if isinstance(found, GroupCode):
-                return found
-            machine = found.machine
+            if isinstance(group, GroupCode):
+                return group
+            machine = group.machine
             code = machine.check_commit(caller, self._now_ms(), in_transaction=in_transaction)
             if code is GroupCode.rebalance_in_progress and partitions:
                 code = GroupCode.none  # its leader has not assigned them to another yet
-            if code is GroupCode.none and _is_taken(machine, caller.member_id, partitions):
+            if code is GroupCode.none and is_assigned_to_others(
+                machine, caller.member_id, partitions
+            ):
                 return GroupCode.illegal_generation
             return code
 
@@ -251,7 +230,7 @@ class GroupCoordinator:
             group = self._add(key)
             group.machine.restore(snapshot, self._now_ms())
             group.saved = group.mark()
-            self._settle(group)
+            self._publish(group)
 
     def to_save(self, key: GroupKey) -> tuple[GroupSnapshot, tuple[object, ...]] | None:
         """Return a group that is to be saved, and its mark; None when it was removed."""
@@ -290,16 +269,13 @@ class GroupCoordinator:
             self._is_closed = True
             for group in list(self._groups.values()):
                 self._abandon(group)
-            timer = self._timer
-        self._wake.set()
-        if timer is not None:
-            timer.join(STOP_S)
+        self._timers.close()
         if self._keeper is not None:
             self._keeper.close()
 
     # Groups
 
-    def _find(self, key: GroupKey) -> _Group | GroupCode:
+    def _find(self, key: GroupKey) -> PendingGroup | GroupCode:
         if self._is_closed:
             return GroupCode.coordinator_not_available
         if not self.is_here(key.group):
@@ -313,21 +289,21 @@ class GroupCoordinator:
             return GroupCode.coordinator_load_in_progress
         return GroupCode.unknown_member_id
 
-    def _find_or_add(self, key: GroupKey, request: Join) -> _Group | GroupCode:
+    def _find_or_add(self, key: GroupKey, request: Join) -> PendingGroup | GroupCode:
         if not key.group:
             return GroupCode.invalid_group_id
-        found = self._find(key)
-        if found is not GroupCode.unknown_member_id or request.member_id:
-            return found
+        group = self._find(key)
+        if group is not GroupCode.unknown_member_id or request.member_id:
+            return group
         if len(self._groups) >= GROUPS_MAX:
             return GroupCode.coordinator_load_in_progress
         return self._add(key)
 
-    def _add(self, key: GroupKey) -> _Group:
-        group = self._groups[key] = _Group(key, GroupMachine(self._limits, _make_member_id))
+    def _add(self, key: GroupKey) -> PendingGroup:
+        group = self._groups[key] = PendingGroup(key, GroupMachine(self._limits, _make_member_id))
         return group
 
-    def _forget(self, group: _Group) -> None:
+    def _drop_empty(self, group: PendingGroup) -> None:
         assert not group.waiting, "a group without members has no pending requests"
         if self._groups.get(group.key) is group:
             del self._groups[group.key]
@@ -335,7 +311,7 @@ class GroupCoordinator:
                 self._keeper.remove(group.key, group.machine.generation)
             self._add_known(group.key)
 
-    def _abandon(self, group: _Group) -> None:
+    def _abandon(self, group: PendingGroup) -> None:
         """Drop a group that another node coordinates, or that is stored for later."""
         for done in group.waiting.values():
             # Of which kind it is does not matter here: both answers carry the code.
@@ -354,16 +330,16 @@ class GroupCoordinator:
 
     # Time and tickets
 
-    def _ask(self, group: _Group, done: Done, ask: Callable[[Ticket, int], None]) -> None:
+    def _ask(self, group: PendingGroup, done: Done, ask: Callable[[Ticket, int], None]) -> None:
         self._last_ticket += 1
         ticket = self._last_ticket
         # The member stays when its connection goes: it may come back, and its session timeout
         # decides. Then the answer is dropped, which is all that happens.
         group.waiting[ticket] = done
         ask(ticket, self._now_ms())
-        self._settle(group)
+        self._publish(group)
 
-    def _settle(self, group: _Group) -> None:
+    def _publish(self, group: PendingGroup) -> None:
         """Send the answers, save a new generation, set the timer to the next deadline."""
         machine = group.machine
         is_unsaved = self._is_unsaved(group)
@@ -377,13 +353,14 @@ class GroupCoordinator:
             assert self._keeper is not None, "only then there is something to save"
             self._keeper.save(group.key)
         if machine.state is GroupState.EMPTY and not machine.members.pending:
-            self._forget(group)
+            self._drop_empty(group)
             return
         due_ms = machine.deadline_ms()
         if due_ms is not None and (group.due_ms is None or due_ms < group.due_ms):
-            self._schedule(group, due_ms)
+            group.due_ms = due_ms
+            self._timers.schedule(group.key, due_ms)
 
-    def _is_unsaved(self, group: _Group) -> bool:
+    def _is_unsaved(self, group: PendingGroup) -> bool:
         machine = group.machine
         return (
             self._keeper is not None
@@ -393,7 +370,7 @@ class GroupCoordinator:
         )
 
     @staticmethod
-    def _release(group: _Group, code: GroupCode | None) -> None:
+    def _release(group: PendingGroup, code: GroupCode | None) -> None:
         """Send the answers that waited for a save, or `code` in their place."""
         held, group.held[:] = list(group.held), []
         for done, answer in held:
@@ -404,33 +381,7 @@ class GroupCoordinator:
             else:
                 done(Synced(code))
 
-    def _schedule(self, group: _Group, due_ms: int) -> None:
-        group.due_ms = due_ms
-        self._last_ticket += 1
-        heappush(self._due, (due_ms, self._last_ticket, group.key))
-        if self._timer is None:
-            self._timer = threading.Thread(
-                target=self._run_timer, name="penstock-groups", daemon=True
-            )
-            self._timer.start()
-        elif self._due[0][2] is group.key:
-            self._wake.set()
-
-    def _run_timer(self) -> None:
-        while True:
-            with self.lock:
-                if self._is_closed:
-                    return
-                self._wake.clear()
-                while self._due and self._due[0][0] <= self._now_ms():
-                    due_ms, _, key = heappop(self._due)
-                    self._tick(key, due_ms)
-                next_ms = self._due[0][0] if self._due else None
-            wait_s = float("inf") if next_ms is None else (next_ms - self._now_ms()) / 1000
-            if wait_s > 0:
-                self._clock.wait(self._wake, wait_s)
-
-    def _tick(self, key: GroupKey, due_ms: int) -> None:
+    def _expire(self, key: GroupKey, due_ms: int) -> None:
         group = self._groups.get(key)
         if group is None or group.due_ms != due_ms:
             return  # a later timer stands in its place
@@ -439,51 +390,10 @@ class GroupCoordinator:
             self._abandon(group)
             return
         group.machine.tick(self._now_ms())
-        self._settle(group)
+        self._publish(group)
 
     def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
-
-
-class _Waiter:
-    """A future for one answer and one thread."""
-
-    __slots__ = ("_answer", "_is_there")
-
-    def __init__(self) -> None:
-        self._is_there: Final = threading.Event()
-        self._answer: Answer | None = None
-
-    def take(self, answer: Answer) -> None:
-        self._answer = answer
-        self._is_there.set()
-
-    def wait(self, clock: Clock, seconds: float, late: Answer) -> Answer:
-        if not self._is_there.is_set():
-            clock.wait(self._is_there, seconds)
-        answer = self._answer
-        if answer is None:
-            return late
-        if type(answer) is not type(late):  # a group that was abandoned
-            return Synced(answer.error)
-        return answer
-
-
-def _is_taken(
-    machine: GroupMachine, member_id: str, partitions: Collection[TopicPartition]
-) -> bool:
-    """Say whether another member has one of the partitions."""
-    own = machine.members.by_id.get(member_id)
-    wanted = set(partitions)
-    if own is not None:
-        wanted -= decode_assignment(own.assignment)
-    if not wanted:
-        return False
-    return any(
-        not wanted.isdisjoint(decode_assignment(one.assignment))
-        for one in machine.members
-        if one is not own
-    )
+        return monotonic_ms(self._clock)
 
 
 def _make_member_id(prefix: str) -> str:

@@ -56,7 +56,9 @@ class MemberTable:
     def rename(self, member: Member, member_id: str) -> None:
         """Give a static member the id of its new incarnation; its place and its lead stay."""
         assert member.instance_id is not None, "only static members come back"
-        renamed = {(member_id if one is member else key): one for key, one in self.by_id.items()}
+        renamed = {
+            (member_id if other is member else key): other for key, other in self.by_id.items()
+        }
         if self.leader == member.member_id:
             self.leader = member_id
         member.member_id = member_id
@@ -64,7 +66,7 @@ class MemberTable:
         self.by_id = renamed
 
     def check(self, caller: Caller) -> Member | GroupCode:
-        """Return the member who calls, or why it is none."""
+        """Return the member that calls, or the code with which its request is rejected."""
         if caller.instance_id is not None:
             known = self.static_ids.get(caller.instance_id)
             if known is None:
@@ -100,7 +102,9 @@ class MemberTable:
         leader = self.by_id.get(self.leader) if self.leader is not None else None
         if leader is not None and leader.join_ticket is not None:
             return True
-        joined = [one.member_id for one in self.by_id.values() if one.join_ticket is not None]
+        joined = [
+            member.member_id for member in self.by_id.values() if member.join_ticket is not None
+        ]
         if not joined:
             return False
         self.leader = joined[0]
@@ -110,9 +114,9 @@ class MemberTable:
         """Return the metadata of all members, for the leader."""
         protocol = self.protocol or ""
         return tuple(
-            JoinedMember(one.member_id, one.instance_id, one.metadata_of(protocol))
-            for one in self.by_id.values()
+            JoinedMember(member.member_id, member.instance_id, member.metadata_of(protocol))
+            for member in self.by_id.values()
         )
 
     def rebalance_timeout_ms(self) -> int:
-        return max((one.rebalance_timeout_ms for one in self.by_id.values()), default=0)
+        return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)

@@ -121,8 +121,8 @@ class GroupKeeper:
                 self._remove(key, removed)
             if is_load:
                 state = self._states.get_group_state(*key)
-                found = None if state is None else decode_snapshot(state)
-                self._coordinator.restore(key, found)
+                snapshot = None if state is None else decode_snapshot(state)
+                self._coordinator.restore(key, snapshot)
             else:
                 self._save(key)
         except StoreError as error:
@@ -139,10 +139,10 @@ class GroupKeeper:
         self._states.save_group_state(*key, generation, b"")
 
     def _save(self, key: GroupKey) -> None:
-        found = self._coordinator.to_save(key)
-        if found is None:
+        unsaved = self._coordinator.to_save(key)
+        if unsaved is None:
             return
-        snapshot, mark = found
+        snapshot, mark = unsaved
         state = encode_snapshot(snapshot)
         if len(state) > SIZE_MAX:
             _log.warning("group_state_too_large", group=key.group, size=len(state))

@@ -18,7 +18,7 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Answer, Caller, GroupState, Join, Joined, Sync, Synced
-from penstock.meta.state.constants import DEFAULT_NAMESPACE
+from penstock.meta import DEFAULT_NAMESPACE
 
 WAIT_S_MAX: Final = 5.0
 OTHER_NODE_S: Final = 30.0
@@ -105,29 +105,29 @@ class PendingReply:
             raise reply
         return reply
 
-    def take(self, reply: Reply | StoreError) -> None:
+    def set_reply(self, reply: Reply | StoreError) -> None:
         self._reply = reply
         self._wake()
 
-    def take_answer(self, answer: Answer) -> None:
+    def set_answer(self, answer: Answer) -> None:
         """Take what this node's coordinator has answered; a group that it abandons answers joins
         and syncs alike."""
         if isinstance(answer, Joined) and self._question.join is not None:
-            self.take(Reply(joined=answer))
+            self.set_reply(Reply(joined=answer))
         elif isinstance(answer, Synced) and self._question.sync is not None:
-            self.take(Reply(synced=answer))
+            self.set_reply(Reply(synced=answer))
         else:
-            self.take(_refused(self._question, answer.error))
+            self.set_reply(_refused(self._question, answer.error))
 
-    def take_packed(self, found: bytes | StoreError) -> None:
+    def set_packed(self, reply: bytes | StoreError) -> None:
         """Take what another node has answered."""
-        if isinstance(found, StoreError):
-            self.take(found)
+        if isinstance(reply, StoreError):
+            self.set_reply(reply)
             return
         try:
-            self.take(_replies.decode(found))
+            self.set_reply(_replies.decode(reply))
         except MsgspecError as error:
-            self.take(DeadlineError(f"the coordinator's reply cannot be decoded: {error}"))
+            self.set_reply(DeadlineError(f"the coordinator's reply cannot be decoded: {error}"))
 
 
 class GroupRouter:
@@ -153,9 +153,9 @@ class GroupRouter:
         pending = PendingReply(question, wake, OTHER_NODE_S)
         node = here.node_of(question.group)
         if node is None:
-            pending.take(_refused(question, GroupCode.coordinator_not_available))
+            pending.set_reply(_refused(question, GroupCode.coordinator_not_available))
         else:
-            here.ask_other_later(node, _encoder.encode(question), pending.take_packed)
+            here.ask_other_later(node, _encoder.encode(question), pending.set_packed)
         return pending
 
     def join(self, namespace: str, group: str, request: Join, seconds: float) -> Joined:
@@ -223,7 +223,7 @@ def begin_packed(
     if here.is_here(question.group):
         return begin_answer(here, question, wake), _seconds(question)
     pending = PendingReply(question, wake)
-    pending.take(_refused(question, GroupCode.not_coordinator))
+    pending.set_reply(_refused(question, GroupCode.not_coordinator))
     return pending, 0.0
 
 
@@ -238,11 +238,11 @@ def begin_answer(
     pending = PendingReply(question, wake)
     namespace, group = question.namespace or DEFAULT_NAMESPACE, question.group
     if question.join is not None:
-        here.join(group, question.join, pending.take_answer, namespace=namespace)
+        here.join(group, question.join, pending.set_answer, namespace=namespace)
     elif question.sync is not None:
-        here.sync(group, question.sync, pending.take_answer, namespace=namespace)
+        here.sync(group, question.sync, pending.set_answer, namespace=namespace)
     else:
-        pending.take(answer(here, question))
+        pending.set_reply(answer(here, question))
     return pending
 
 
@@ -289,13 +289,13 @@ def _view(here: GroupCoordinator, question: Question) -> GroupView:
         is_stable = machine.state is GroupState.STABLE
         members = tuple(
             MemberView(
-                member_id=one.member_id,
-                client_id=one.client_id,
-                client_host=one.client_host.removeprefix("/"),
-                instance_id=one.instance_id,
-                partitions=tuple(sorted(decode_assignment(one.assignment))) if is_stable else (),
+                member_id=member.member_id,
+                client_id=member.client_id,
+                client_host=member.client_host.removeprefix("/"),
+                instance_id=member.instance_id,
+                partitions=tuple(sorted(decode_assignment(member.assignment))) if is_stable else (),
             )
-            for one in machine.members
+            for member in machine.members
         )
         protocol = machine.members.protocol or ""
         return GroupView(machine.state.value, protocol, members, tuple(machine.members.pending))

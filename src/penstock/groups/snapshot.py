@@ -51,16 +51,16 @@ def snapshot_of(generation: int, members: MemberTable) -> GroupSnapshot:
         leader=members.leader or "",
         members=tuple(
             MemberSnapshot(
-                member_id=one.member_id,
-                instance_id=one.instance_id,
-                client_id=one.client_id,
-                client_host=one.client_host,
-                session_timeout_ms=one.session_timeout_ms,
-                rebalance_timeout_ms=one.rebalance_timeout_ms,
-                protocols=one.protocols,
-                assignment=one.assignment,
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_timeout_ms=member.session_timeout_ms,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                protocols=member.protocols,
+                assignment=member.assignment,
             )
-            for one in members
+            for member in members
         ),
     )
 

@@ -35,6 +35,7 @@ from penstock.groups.model import (
     Synced,
     Ticket,
 )
+from penstock.groups.request_checks import join_error, new_member, sync_error
 from penstock.groups.snapshot import GroupSnapshot, member_of
 
 DEAD_ERROR: Final = GroupCode.coordinator_not_available
@@ -65,7 +66,7 @@ class GroupMachine:
 
     def deadline_ms(self) -> int | None:
         """Return the earliest moment at which `tick` has something to do, if nothing happens."""
-        moments = [one.deadline_ms for one in self.members if not _is_waiting(one)]
+        moments = [member.deadline_ms for member in self.members if not _is_waiting(member)]
         moments += self.members.pending.values()
         if self._phase_at_ms is not None:
             moments.append(self._phase_at_ms)
@@ -74,7 +75,7 @@ class GroupMachine:
     def tick(self, now_ms: int) -> None:
         """Let everything happen that is due."""
         pending = self.members.pending
-        expired = [one for one, until_ms in pending.items() if until_ms <= now_ms]
+        expired = [name for name, until_ms in pending.items() if until_ms <= now_ms]
         for member_id in expired:
             del pending[member_id]
         for member in self.members:
@@ -90,10 +91,10 @@ class GroupMachine:
         sessions begin anew."""
         assert not len(self.members), "only into a new group"
         members = self.members
-        for one in snapshot.members:
-            deadline_ms = now_ms + one.session_timeout_ms
-            kind = snapshot.protocol_type
-            members.add(member_of(one, deadline_ms=deadline_ms, protocol_type=kind))
+        kind = snapshot.protocol_type
+        for saved in snapshot.members:
+            deadline_ms = now_ms + saved.session_timeout_ms
+            members.add(member_of(saved, deadline_ms=deadline_ms, protocol_type=kind))
         members.protocol_type = snapshot.protocol_type
         members.protocol = snapshot.protocol
         if snapshot.leader in members.by_id:
@@ -113,7 +114,9 @@ class GroupMachine:
     # Joining
 
     def join(self, ticket: Ticket, request: Join, now_ms: int) -> None:
-        refusal = self._refusal(request)
+        refusal = join_error(request, self.members, self._limits)
+        if self.state is GroupState.DEAD:
+            refusal = DEAD_ERROR
         if refusal is not None:
             self._answers.append((ticket, Joined(refusal, request.member_id)))
         elif not request.member_id:
@@ -122,31 +125,6 @@ class GroupMachine:
             self._admit(ticket, request, request.member_id, now_ms)
         else:
             self._join_again(ticket, request, now_ms)
-
-    def _refusal(self, request: Join) -> GroupCode | None:
-        limits = self._limits
-        if self.state is GroupState.DEAD:
-            return DEAD_ERROR
-        timeout_ms = request.session_timeout_ms
-        if not limits.session_timeout_min_ms <= timeout_ms <= limits.session_timeout_max_ms:
-            return GroupCode.invalid_session_timeout
-        size = sum(len(name) + len(metadata) for name, metadata in request.protocols)
-        if size > limits.metadata_size_max:
-            return GroupCode.invalid_request
-        if not self.members.supports(request.protocol_type, [n for n, _ in request.protocols]):
-            return GroupCode.inconsistent_group_protocol
-        if self._is_stranger(request):
-            if request.member_id:
-                return GroupCode.unknown_member_id
-            if len(self.members) + len(self.members.pending) >= limits.members_max:
-                return GroupCode.group_max_size_reached
-        return None
-
-    def _is_stranger(self, request: Join) -> bool:
-        members = self.members
-        if request.instance_id is not None and request.instance_id in members.static_ids:
-            return False
-        return request.member_id not in members.by_id and request.member_id not in members.pending
 
     def _join_new(self, ticket: Ticket, request: Join, now_ms: int) -> None:
         member_id = self._make_member_id(request.instance_id or request.client_id)
@@ -159,51 +137,39 @@ class GroupMachine:
             self._admit(ticket, request, member_id, now_ms)
 
     def _admit(self, ticket: Ticket, request: Join, member_id: str, now_ms: int) -> None:
-        member = Member(
-            member_id=member_id,
-            instance_id=request.instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-            session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=request.rebalance_timeout_ms,
-            protocol_type=request.protocol_type,
-            protocols=request.protocols,
-            deadline_ms=now_ms + self._limits.new_member_timeout_ms,
-            join_ticket=ticket,
-            is_local=request.is_local,
-        )
-        self.members.add(member)
+        deadline_ms = now_ms + self._limits.new_member_timeout_ms
+        self.members.add(new_member(request, member_id, ticket, deadline_ms))
         self._has_newcomer = True
         self._skips_delay = request.skips_delay
         self._prepare(now_ms)
 
     def _join_again(self, ticket: Ticket, request: Join, now_ms: int) -> None:
-        found = self.members.check(Caller(request.member_id, instance_id=request.instance_id))
-        if isinstance(found, GroupCode):
-            self._answers.append((ticket, Joined(found, request.member_id)))
+        member = self.members.check(Caller(request.member_id, instance_id=request.instance_id))
+        if isinstance(member, GroupCode):
+            self._answers.append((ticket, Joined(member, request.member_id)))
             return
-        is_same = found.protocols == request.protocols
-        is_leader = found.member_id == self.members.leader
-        self._update(found, request, now_ms)
+        is_same = member.protocols == request.protocols
+        is_leader = member.member_id == self.members.leader
+        self._update(member, request, now_ms)
         # A follower that missed the answer gets it again. A leader that joins a stable group asks
         # for a rebalance: what it saw of the topics has changed.
         if is_same and (
             self.state is GroupState.COMPLETING
             or (self.state is GroupState.STABLE and not is_leader)
         ):
-            self._answers.append((ticket, self._generation_of(found)))
+            self._answers.append((ticket, self._generation_of(member)))
         else:
-            found.join_ticket = ticket
+            member.join_ticket = ticket
             self._prepare(now_ms)
 
     def _update(self, member: Member, request: Join, now_ms: int) -> None:
-        self._give_up_tickets(member, GroupCode.rebalance_in_progress)
+        self._reject_tickets(member, GroupCode.rebalance_in_progress)
         member.protocols = request.protocols
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.client_id = request.client_id
         member.client_host = request.client_host
-        self._hear(member, now_ms)
+        self._extend_session(member, now_ms)
 
     def _replace_static(self, ticket: Ticket, request: Join, member_id: str, now_ms: int) -> None:
         """A static member came back as another process: it replaces the old one, which is fenced.
@@ -211,7 +177,7 @@ class GroupMachine:
         assert request.instance_id is not None, "asked for static members only"
         members = self.members
         member = members.by_id[members.static_ids[request.instance_id]]
-        self._give_up_tickets(member, GroupCode.fenced_instance_id)
+        self._reject_tickets(member, GroupCode.fenced_instance_id)
         old_id, was_leader = member.member_id, members.leader == member.member_id
         members.rename(member, member_id)
         self._update(member, request, now_ms)
@@ -257,17 +223,17 @@ class GroupMachine:
         assert self._phase_at_ms is not None, "a group that prepares has an end of it"
         if self._is_initial and now_ms < self._phase_at_ms:
             return
-        if self.members.pending or any(one.join_ticket is None for one in self.members):
+        if self.members.pending or any(member.join_ticket is None for member in self.members):
             return
         self._complete_join(now_ms)
 
     def _end_phase(self, now_ms: int) -> None:
         if self.state is not GroupState.PREPARING:
             self._phase_at_ms = None
-            for member in [one for one in self.members if one.must_sync]:
+            for member in [member for member in self.members if member.must_sync]:
                 self._remove(member, now_ms)
         elif self._is_initial and self._has_newcomer and self._initial_left_ms > 0:
-            # Somebody joined meanwhile: the next ones are probably near.
+            # A member joined meanwhile: more will probably follow.
             delay_ms = min(self._limits.initial_delay_ms, self._initial_left_ms)
             self._initial_left_ms -= delay_ms
             self._phase_at_ms = now_ms + delay_ms
@@ -301,7 +267,7 @@ class GroupMachine:
                 self._answers.append((member.join_ticket, self._generation_of(member)))
                 member.join_ticket = None
                 member.is_new = False
-                self._hear(member, now_ms)
+                self._extend_session(member, now_ms)
 
     def _generation_of(
         self, member: Member, *, leader: str | None = None, skip_assignment: bool = False
@@ -321,46 +287,31 @@ class GroupMachine:
     # Syncing
 
     def sync(self, ticket: Ticket, request: Sync, now_ms: int) -> None:
-        found = self._check_generation(request.caller)
-        if isinstance(found, GroupCode):
-            self._answers.append((ticket, Synced(found)))
+        member = self._check_generation(request.caller)
+        if isinstance(member, GroupCode):
+            self._answers.append((ticket, Synced(member)))
             return
-        problem = self._sync_problem(request)
+        problem = sync_error(request, self.state, self.members, self._limits)
         if problem is not None:
             self._answers.append((ticket, Synced(problem)))
             return
-        self._answer_sync(found, Synced(GroupCode.rebalance_in_progress))  # an older try of it
-        found.must_sync = False
-        found.sync_ticket = ticket
-        self._hear(found, now_ms)
-        if self.state is GroupState.COMPLETING and found.member_id == self.members.leader:
+        self._answer_sync(member, Synced(GroupCode.rebalance_in_progress))  # an older try of it
+        member.must_sync = False
+        member.sync_ticket = ticket
+        self._extend_session(member, now_ms)
+        if self.state is GroupState.COMPLETING and member.member_id == self.members.leader:
             assignments = dict(request.assignments)
-            for member in self.members:
-                member.assignment = assignments.get(member.member_id, b"")
+            for other in self.members:
+                other.assignment = assignments.get(other.member_id, b"")
             self.state = GroupState.STABLE
         if self.state is GroupState.STABLE:
             self._hand_out(now_ms)
-
-    def _sync_problem(self, request: Sync) -> GroupCode | None:
-        members = self.members
-        for given, known in (
-            (request.protocol_type, members.protocol_type),
-            (request.protocol, members.protocol),
-        ):
-            if given is not None and given != known:
-                return GroupCode.inconsistent_group_protocol
-        if self.state is GroupState.PREPARING:
-            return GroupCode.rebalance_in_progress
-        size = sum(len(assignment) for _, assignment in request.assignments)
-        if size > self._limits.metadata_size_max * max(1, len(members)):
-            return GroupCode.invalid_request
-        return None
 
     def _hand_out(self, now_ms: int) -> None:
         members = self.members
         for member in members:
             if member.sync_ticket is not None:
-                self._hear(member, now_ms)
+                self._extend_session(member, now_ms)
                 self._answer_sync(
                     member,
                     Synced(
@@ -375,10 +326,10 @@ class GroupMachine:
     # Staying and leaving
 
     def heartbeat(self, caller: Caller, now_ms: int) -> GroupCode:
-        found = self._check_generation(caller)
-        if isinstance(found, GroupCode):
-            return found
-        self._hear(found, now_ms)
+        member = self._check_generation(caller)
+        if isinstance(member, GroupCode):
+            return member
+        self._extend_session(member, now_ms)
         if self.state is GroupState.PREPARING:
             return GroupCode.rebalance_in_progress
         return GroupCode.none
@@ -393,10 +344,10 @@ class GroupMachine:
             is_plain = not caller.member_id and caller.instance_id is None
             if is_plain or self.state is GroupState.EMPTY:
                 return GroupCode.none  # a program that assigns partitions by itself
-        found = self._check_generation(caller)
-        if isinstance(found, GroupCode):
-            return found
-        self._hear(found, now_ms)
+        member = self._check_generation(caller)
+        if isinstance(member, GroupCode):
+            return member
+        self._extend_session(member, now_ms)
         if self.state is GroupState.COMPLETING and not in_transaction:
             return GroupCode.rebalance_in_progress
         return GroupCode.none
@@ -413,29 +364,29 @@ class GroupMachine:
         if instance_id is not None and not member_id:
             # An operator removes a static member without knowing its id.
             member_id = members.static_ids.get(instance_id, "")
-        found = members.check(Caller(member_id, instance_id=instance_id))
-        if isinstance(found, GroupCode):
-            return found
-        self._remove(found, now_ms)
+        member = members.check(Caller(member_id, instance_id=instance_id))
+        if isinstance(member, GroupCode):
+            return member
+        self._remove(member, now_ms)
         return GroupCode.none
 
     def _check_generation(self, caller: Caller) -> Member | GroupCode:
         if self.state is GroupState.DEAD:
             return DEAD_ERROR
-        found = self.members.check(caller)
-        if isinstance(found, GroupCode):
-            return found
-        return found if caller.generation == self.generation else GroupCode.illegal_generation
+        member = self.members.check(caller)
+        if isinstance(member, GroupCode):
+            return member
+        return member if caller.generation == self.generation else GroupCode.illegal_generation
 
     def _remove(self, member: Member, now_ms: int) -> None:
-        self._give_up_tickets(member, GroupCode.unknown_member_id)
+        self._reject_tickets(member, GroupCode.unknown_member_id)
         self.members.remove(member)
         self._prepare(now_ms)
 
-    def _hear(self, member: Member, now_ms: int) -> None:
+    def _extend_session(self, member: Member, now_ms: int) -> None:
         member.deadline_ms = now_ms + member.session_timeout_ms
 
-    def _give_up_tickets(self, member: Member, error: GroupCode) -> None:
+    def _reject_tickets(self, member: Member, error: GroupCode) -> None:
         if member.join_ticket is not None:
             self._answers.append((member.join_ticket, Joined(error, member.member_id)))
             member.join_ticket = None

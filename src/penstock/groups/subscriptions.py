@@ -11,8 +11,8 @@ def subscribed_topics(machine: GroupMachine) -> frozenset[str]:
     members = machine.members
     if members.protocol_type != CONSUMER:
         return frozenset()
-    found: set[str] = set()
+    topics: set[str] = set()
     for member in members:
         for _, metadata in member.protocols[:1]:
-            found.update(decode_subscription(metadata).topics)
-    return frozenset(found)
+            topics.update(decode_subscription(metadata).topics)
+    return frozenset(topics)

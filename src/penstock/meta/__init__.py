@@ -4,4 +4,193 @@
 
 Everything that changes is a command in a log; the state machines in `meta.state` are pure
 functions over keys and values, so that every node which applies the same log holds the same state.
+
+Other packages import from here, and from these interfaces; an import contract in `pyproject.toml`
+protects all other modules. A name is loaded with its first use.
+
+    meta.events     changes of the metadata, as a watch delivers them
+    meta.raft       a node of a cluster: its start, its recovery
+    meta.storage    the database, and the rows of offsets in it
+    meta.offline    reads of a node's directory without the node
+    meta.admin      what `penstock cluster` asks of the nodes
 """
+
+from typing import TYPE_CHECKING
+
+from penstock.meta.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from penstock.meta.client import (
+        ClusterNode,
+        GroupInfo,
+        ListenerAnnouncer,
+        MetaClient,
+        MetadataClient,
+        NewTopic,
+        OffsetClient,
+        Takeover,
+    )
+    from penstock.meta.client_api.transaction_client import TransactionClient
+    from penstock.meta.controller.decisions import STORAGE_LISTENER, abandoned_shards
+    from penstock.meta.group_coordinators import KAFKA_LISTENER, GroupCoordinators
+    from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid, parse_ulid
+    from penstock.meta.rejections import check_text
+    from penstock.meta.remote.client import RemoteMetaClient
+    from penstock.meta.service import meta_handlers
+    from penstock.meta.standalone.client import StandaloneMetaClient
+    from penstock.meta.state.constants import (
+        CLEANUPS,
+        DEFAULT_NAMESPACE,
+        FLUSH_MODES,
+        LOST,
+        PARTITIONERS,
+        QUEUE_ALIASES,
+        QUEUE_KINDS,
+        STORAGE_ALIASES,
+        STORAGE_LEVELS,
+        STORAGE_TYPES,
+        UPLOADERS,
+        is_plugin_storage,
+    )
+    from penstock.meta.state.model import (
+        INT_MAX,
+        PARTITIONS_MAX,
+        UNLIMITED,
+        Lease,
+        Node,
+        Segment,
+        Shard,
+        TieringPolicy,
+        Topic,
+        TopicConfig,
+    )
+    from penstock.meta.state.offsets.commands import (
+        ROWS_MAX,
+        GroupName,
+        GroupOffsets,
+        NewGroupOffsets,
+        OffsetEntry,
+    )
+    from penstock.meta.state.offsets.entries import METADATA_SIZE_MAX, NewOffset
+    from penstock.meta.state.offsets.rows import CommittedOffset
+    from penstock.meta.state.transactions.commands import (
+        AbortedRange,
+        BeginProducer,
+        Decide,
+        Enlist,
+        Finish,
+        ForgetAborted,
+        ForgetTransactions,
+        StagedOffsets,
+        StageOffsets,
+        TransactionCommand,
+        TransactionPartition,
+        TransactionState,
+    )
+    from penstock.meta.watch import Update, Watch
+
+else:  # otherwise a misspelt name would pass the type checker
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "client": (
+                "ClusterNode GroupInfo ListenerAnnouncer MetaClient MetadataClient "
+                "NewTopic OffsetClient Takeover"
+            ),
+            "client_api.transaction_client": "TransactionClient",
+            "controller.decisions": "STORAGE_LISTENER abandoned_shards",
+            "group_coordinators": "KAFKA_LISTENER GroupCoordinators",
+            "identifiers": "ULID_RANDOM_SIZE make_ulid parse_ulid",
+            "rejections": "check_text",
+            "remote.client": "RemoteMetaClient",
+            "service": "meta_handlers",
+            "standalone.client": "StandaloneMetaClient",
+            "state.constants": (
+                "CLEANUPS DEFAULT_NAMESPACE FLUSH_MODES LOST PARTITIONERS QUEUE_ALIASES "
+                "QUEUE_KINDS STORAGE_ALIASES STORAGE_LEVELS STORAGE_TYPES UPLOADERS "
+                "is_plugin_storage"
+            ),
+            "state.model": (
+                "INT_MAX PARTITIONS_MAX UNLIMITED Lease Node Segment Shard "
+                "TieringPolicy Topic TopicConfig"
+            ),
+            "state.offsets.commands": (
+                "ROWS_MAX GroupName GroupOffsets NewGroupOffsets OffsetEntry"
+            ),
+            "state.offsets.entries": "METADATA_SIZE_MAX NewOffset",
+            "state.offsets.rows": "CommittedOffset",
+            "state.transactions.commands": (
+                "AbortedRange BeginProducer Decide Enlist Finish ForgetAborted "
+                "ForgetTransactions StageOffsets StagedOffsets TransactionCommand "
+                "TransactionPartition TransactionState"
+            ),
+            "watch": "Update Watch",
+        },
+    )
+
+__all__ = [
+    "CLEANUPS",
+    "DEFAULT_NAMESPACE",
+    "FLUSH_MODES",
+    "INT_MAX",
+    "KAFKA_LISTENER",
+    "LOST",
+    "METADATA_SIZE_MAX",
+    "PARTITIONERS",
+    "PARTITIONS_MAX",
+    "QUEUE_ALIASES",
+    "QUEUE_KINDS",
+    "ROWS_MAX",
+    "STORAGE_ALIASES",
+    "STORAGE_LEVELS",
+    "STORAGE_LISTENER",
+    "STORAGE_TYPES",
+    "ULID_RANDOM_SIZE",
+    "UNLIMITED",
+    "UPLOADERS",
+    "AbortedRange",
+    "BeginProducer",
+    "ClusterNode",
+    "CommittedOffset",
+    "Decide",
+    "Enlist",
+    "Finish",
+    "ForgetAborted",
+    "ForgetTransactions",
+    "GroupCoordinators",
+    "GroupInfo",
+    "GroupName",
+    "GroupOffsets",
+    "Lease",
+    "ListenerAnnouncer",
+    "MetaClient",
+    "MetadataClient",
+    "NewGroupOffsets",
+    "NewOffset",
+    "NewTopic",
+    "Node",
+    "OffsetClient",
+    "OffsetEntry",
+    "RemoteMetaClient",
+    "Segment",
+    "Shard",
+    "StageOffsets",
+    "StagedOffsets",
+    "StandaloneMetaClient",
+    "Takeover",
+    "TieringPolicy",
+    "Topic",
+    "TopicConfig",
+    "TransactionClient",
+    "TransactionCommand",
+    "TransactionPartition",
+    "TransactionState",
+    "Update",
+    "Watch",
+    "abandoned_shards",
+    "check_text",
+    "is_plugin_storage",
+    "make_ulid",
+    "meta_handlers",
+    "parse_ulid",
+]

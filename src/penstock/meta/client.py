@@ -105,7 +105,7 @@ class MetadataClient(Protocol):
         ...
 
     def create_topics(
-        self, wanted: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
+        self, topics: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[Topic | StoreError]:
         """As `create_topic` of each, all in parallel; an error takes the place of a topic."""
         ...
@@ -250,8 +250,6 @@ class MetadataClient(Protocol):
 
     def release_lease(self, lease: Lease) -> None: ...
 
-    def get_lease(self, shard: ShardId) -> Lease | None: ...
-
     def allocate_producer_ids(self, count: int, *, request_id: str = "") -> range:
         """Return `count` producer ids that were never allocated before."""
         ...
@@ -371,5 +369,9 @@ class ClusterNode(ListenerAnnouncer, Protocol):
 
 class MetaClient(MetadataClient, OffsetClient, Protocol):
     """The whole meta service."""
+
+    def leads_metadata(self) -> bool:
+        """Return whether this node does what only one node of a cluster must do."""
+        ...
 
     def close(self) -> None: ...

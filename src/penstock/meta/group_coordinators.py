@@ -25,8 +25,8 @@ from typing import Final
 
 from penstock.meta.client import Node, Update
 from penstock.meta.controller.decisions import ONLINE, STORAGE_LISTENER
+from penstock.meta.events import NodePut, NodeRemoved
 from penstock.meta.state.constants import DEFAULT_NAMESPACE
-from penstock.meta.state.metadata.commands import NodePut, NodeRemoved
 
 KAFKA_LISTENER: Final = "kafka"
 """Under this name a node announces where it serves Kafka clients."""
@@ -86,16 +86,16 @@ class GroupCoordinators:
     def coordinator_of(self, group: str, namespace: str = DEFAULT_NAMESPACE) -> int:
         """Return the node that coordinates a group; this one while no candidate is known."""
         kept = self._kept
-        found = kept.get((namespace, group))
-        if found is not None:
-            return found
+        coordinator = kept.get((namespace, group))
+        if coordinator is not None:
+            return coordinator
         candidates = self._candidates
         if self._is_alone or not candidates:
             return self.node_id
-        found = max(candidates, key=lambda node: _draw(node, namespace, group))
+        coordinator = max(candidates, key=lambda node: _draw(node, namespace, group))
         if len(kept) < _KEPT_MAX and candidates is self._candidates:
-            kept[namespace, group] = found
-        return found
+            kept[namespace, group] = coordinator
+        return coordinator
 
     def is_here(self, group: str, namespace: str = DEFAULT_NAMESPACE) -> bool:
         """Return whether this node coordinates a group; False until the nodes are known."""

@@ -48,15 +48,15 @@ def encode_checked(request: Struct) -> bytes:
         raise BadRequestError(f"cannot be stored: {error}") from error
 
 
-def check_text(what: str, text: object) -> str:
+def check_text(subject: str, text: object) -> str:
     """Return `text` if a row can be found by it; else raise `BadRequestError`."""
     if not isinstance(text, str) or not text:
-        raise BadRequestError(f"{what} must be a text of at least one character, not {text!r}")
+        raise BadRequestError(f"{subject} must be a text of at least one character, not {text!r}")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise BadRequestError(f"{what} {text!r} is not Unicode: {error.reason}") from error
+            raise BadRequestError(f"{subject} {text!r} is not Unicode: {error.reason}") from error
     return text
 
 

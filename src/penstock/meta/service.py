@@ -37,12 +37,12 @@ from penstock.meta.client import (
 from penstock.meta.client_api.local_reads import STALENESS_MS, LocalReads, LocalRows, current
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.model import Member
+from penstock.meta.storage.groups import GroupLog
 from penstock.meta.topology_calls import TopologyCalls
-from penstock.platform.grpc import WaitingPools, service_handlers
-from penstock.platform.parked_calls import CallFailure, Steps
+from penstock.platform.calls.grpc import WaitingPools, service_handlers
+from penstock.platform.calls.parked_calls import CallFailure, Steps
 
 SERVICE: Final = "penstock.meta.v1.MetaService"
 ERROR_KEY: Final = "penstock-meta-error-bin"
@@ -110,7 +110,7 @@ class MetaService(TopologyCalls):
     def propose_many(self, request: pb.ProposeManyRequest) -> pb.ProposeManyReply:
         outcomes = self._group(request.group).propose_many(request.requests)
         self._deliver()
-        return pb.ProposeManyReply(outcomes=[_outcome(one) for one in outcomes])
+        return pb.ProposeManyReply(outcomes=[_outcome(outcome) for outcome in outcomes])
 
     def get(self, request: pb.GetRequest) -> pb.GetReply:
         local = self._rows(request)
@@ -175,10 +175,10 @@ class MetaService(TopologyCalls):
             offset_groups=len(self._groups) - 1,
         )
         if self._cluster is not None:
-            reply.groups.extend(_group_status(one) for one in self._cluster.raft_status)
+            reply.groups.extend(_group_status(item) for item in self._cluster.raft_status)
             reply.members.extend(
-                pb.ClusterMember(node_id=one.node_id, address=one.address)
-                for one in self._cluster.members
+                pb.ClusterMember(node_id=item.node_id, address=item.address)
+                for item in self._cluster.members
             )
         return reply
 

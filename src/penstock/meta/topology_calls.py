@@ -24,8 +24,8 @@ from penstock.meta.topology_messages import (
     update_to_wire,
 )
 from penstock.meta.watch import Watch
-from penstock.platform.parked_calls import Steps
-from penstock.platform.wakeup import Pause, Wakeup
+from penstock.platform.calls.parked_calls import Steps
+from penstock.platform.calls.wakeup import Pause, Wakeup
 from penstock.record import ShardId
 
 _WATCH_QUEUE_MAX: Final = 10_000

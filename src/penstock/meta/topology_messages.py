@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.meta import events as cmd
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import (
     RECORD_SIZE_MAX,
     TOMBSTONE_RETENTION_MS,

@@ -17,18 +17,11 @@ from typing import Final
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
+from penstock.meta.events import Event, NodePut, SegmentPut, ShardPut, TopicPut
 from penstock.meta.state.answers import HEAD, HEAD_TABLE, read_head
 from penstock.meta.state.constants import ACTIVE
 from penstock.meta.state.keys import encode_key
-from penstock.meta.state.metadata.commands import (
-    Answer,
-    Applied,
-    Event,
-    NodePut,
-    SegmentPut,
-    ShardPut,
-    TopicPut,
-)
+from penstock.meta.state.metadata.commands import Answer, Applied
 from penstock.meta.state.metadata.rows import (
     EVENTS_TABLE,
     NODES,
@@ -116,7 +109,7 @@ class Watchers:
             for update in _backlog(reader, after):
                 watch.revision = min(watch.revision, update.revision - 1)
                 watch.deliver(update)
-            self._watches = [*[one for one in self._watches if not one.is_closed], watch]
+            self._watches = [*[other for other in self._watches if not other.is_closed], watch]
         self.deliver()
         return watch
 
@@ -130,7 +123,7 @@ class Watchers:
 def _backlog(reader: Reader, after: int) -> list[Update]:
     head = read_head(reader)
     if head.horizon <= after <= head.revision:
-        updates = [Update(*found) for found in scan_events(reader, after)]
+        updates = [Update(*event) for event in scan_events(reader, after)]
         # Rows can be dropped while they are read; only then has the horizon moved past us.
         if read_head(reader).horizon <= after:
             return updates

@@ -28,17 +28,20 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.errors import BadRequestError, BusyError, RequestError, StoreError
-from penstock.meta.client import CommittedOffset, GroupOffsets, OffsetClient, OffsetEntry
-from penstock.meta.state.keys import after_prefix, decode_texts, encode_key
-from penstock.meta.state.model import INT_MAX
-from penstock.meta.state.offsets.rows import (
+from penstock.meta import INT_MAX, CommittedOffset, GroupOffsets, OffsetClient, OffsetEntry
+from penstock.meta.storage import (
     OFFSET_ROW,
     OFFSETS_TABLE,
+    ROOM_CHECKED_EVERY,
+    Batch,
+    Database,
+    after_prefix,
+    decode_texts,
+    encode_key,
     offset_key,
     unpack_offset,
     unpack_pair,
 )
-from penstock.meta.storage.database import ROOM_CHECKED_EVERY, Batch, Database
 from penstock.offsets.config import CACHE_FAMILY, OffsetConfig
 from penstock.offsets.groups import GroupTable, LocalGroup, Pending
 from penstock.offsets.strategy import (
@@ -227,7 +230,7 @@ class OffsetCacheManager:
                 waiting = dict(local.pending)
             else:
                 waiting = {shard: local.pending[shard]} if shard in local.pending else {}
-        return {found: unpack_offset(value) for found, (_, value) in waiting.items()}
+        return {name: unpack_offset(value) for name, (_, value) in waiting.items()}
 
     @property
     def pending_count(self) -> int:
@@ -295,7 +298,7 @@ class OffsetCacheManager:
         """Remove rows that the meta service has, unless a later commit replaced them. The local
         rows are removed under the lock, too: else the row of a concurrent commit could go."""
         batch = Batch()
-        done = [one for one in waiting if one[0].pending.get(one[1]) is one[2]]
+        done = [entry for entry in waiting if entry[0].pending.get(entry[1]) is entry[2]]
         for _, _, (key, _) in done:
             batch.delete(CACHE_FAMILY, key)
         if done:

@@ -26,19 +26,19 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import DeadlineError, StaleWriteError, StoreError
-from penstock.meta.client import (
+from penstock.meta import (
     CommittedOffset,
+    GroupCoordinators,
     GroupName,
     NewGroupOffsets,
     OffsetClient,
     Takeover,
+    check_text,
 )
-from penstock.meta.group_coordinators import GroupCoordinators
-from penstock.meta.rejections import check_text
-from penstock.meta.storage.database import Database
+from penstock.meta.storage import Database
 from penstock.offsets import coordinator_rpc as rpc
 from penstock.offsets.config import OffsetConfig
-from penstock.offsets.manager import OffsetManager, open_manager
+from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import (
     GroupCommit,
     OffsetCommit,
@@ -47,7 +47,6 @@ from penstock.offsets.strategy import (
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
-from penstock.settings import OffsetSettings
 
 CALL_S: Final = 10.0
 """Timeout of a request to the coordinator."""
@@ -206,8 +205,8 @@ class ClusterOffsetManager(OffsetManager):
         _, taken = self._meta.commit_groups((), groups, node=0)
         self._flush_previous_holders(
             [
-                (GroupName(one.namespace, one.group), takeover)
-                for one, takeover in zip(groups, taken, strict=True)
+                (GroupName(group.namespace, group.group), takeover)
+                for group, takeover in zip(groups, taken, strict=True)
             ]
         )
         return [None] * len(groups)
@@ -270,14 +269,14 @@ class ClusterOffsetManager(OffsetManager):
         match request:
             case rpc.Read():
                 offsets = self._read_flushed(request.namespace, request.group)
-                return rpc.Reply(offsets={shard.name: one for shard, one in offsets.items()})
+                return rpc.Reply(offsets={shard.name: item for shard, item in offsets.items()})
             case rpc.HandOver():
-                for one in request.groups:
-                    self.hand_over(one.group, namespace=one.namespace, epoch=one.epoch)
+                for item in request.groups:
+                    self.hand_over(item.group, namespace=item.namespace, epoch=item.epoch)
                 return rpc.Reply()
             case rpc.CommitMany():
                 outcomes = self._commit_groups_at(None, request.commits)
-                return rpc.Reply(outcomes=[rpc.outcome_of(one) for one in outcomes])
+                return rpc.Reply(outcomes=[rpc.outcome_of(item) for item in outcomes])
             case rpc.Commit(commit, is_cached):
                 commit_here = self._local_commit(
                     commit.namespace,
@@ -394,31 +393,3 @@ def _raise_any(outcomes: Sequence[StoreError | None]) -> None:
     for outcome in outcomes:
         if outcome is not None:
             raise outcome
-
-
-def open_offsets(
-    path: str,
-    meta: OffsetClient,
-    coordinators: GroupCoordinators,
-    peers: OffsetPeers | None,
-    settings: OffsetSettings,
-    clock: Clock,
-) -> OffsetManager:
-    """Open or create the database of a node's offset cache in `path`, and start its manager;
-    `peers` is None where there are no other nodes."""
-    config = OffsetConfig(
-        enable_cache=settings.enable_cache,
-        flush_interval_ms=settings.flush_interval_ms,
-        pending_max=settings.pending_max,
-        commit_timeout_ms=settings.commit_timeout_ms,
-    )
-    if peers is None:
-        return OffsetManager.open(path, meta, clock=clock, config=config)
-    links = peers
-
-    def make(database: Database) -> ClusterOffsetManager:
-        return ClusterOffsetManager(
-            meta, database, coordinators, links, clock=clock, config=config, owns_database=True
-        )
-
-    return open_manager(path, make, clock)

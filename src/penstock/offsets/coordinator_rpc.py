@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import BadRequestError, BusyError, RequestError, StaleWriteError, StoreError
-from penstock.meta.client import CommittedOffset
+from penstock.meta import CommittedOffset
 from penstock.offsets.strategy import GroupCommit, OffsetCommit, check_commit, check_shard
 from penstock.record import ShardId
 

@@ -21,9 +21,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from penstock.errors import BusyError, ClosedError, StaleWriteError
-from penstock.meta.client import GroupName, OffsetClient, Takeover
-from penstock.meta.rejections import check_text
-from penstock.meta.state.offsets.rows import group_prefix
+from penstock.meta import GroupName, OffsetClient, Takeover, check_text
+from penstock.meta.storage import group_prefix
 from penstock.record import ShardId
 
 _GROUPS_MAX: Final = 100_000

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from penstock.errors import BadRequestError, StoreError
-from penstock.meta.client import (
+from penstock.meta import (
     DEFAULT_NAMESPACE,
     CommittedOffset,
     GroupInfo,
@@ -28,7 +28,7 @@ from penstock.meta.client import (
     NewOffset,
     OffsetClient,
 )
-from penstock.meta.storage.database import Database, RocksDatabase
+from penstock.meta.storage import Database, RocksDatabase
 from penstock.offsets import coordinator_rpc as rpc
 from penstock.offsets.cache import OffsetCacheManager
 from penstock.offsets.config import CACHE_FAMILY, OffsetConfig
@@ -180,14 +180,14 @@ class OffsetManager:
         """As `commit_groups`, for offsets that came through the meta service's gRPC interface."""
         commits = [
             GroupCommit(
-                one.namespace,
-                one.group,
+                group.namespace,
+                group.group,
                 {
                     new.shard: OffsetCommit(Offset(new.offset), new.metadata, new.leader_epoch)
-                    for new in one.offsets
+                    for new in group.offsets
                 },
             )
-            for one in groups
+            for group in groups
         ]
         return self.commit_groups(commits)
 

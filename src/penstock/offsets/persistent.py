@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import BadRequestError, RequestError, StaleWriteError, StoreError
-from penstock.meta.client import (
+from penstock.meta import (
     GroupOffsets,
     NewGroupOffsets,
     NewOffset,
     OffsetClient,
     OffsetEntry,
+    check_text,
 )
-from penstock.meta.rejections import check_text
 from penstock.offsets.groups import GroupTable, LocalGroup
 from penstock.offsets.strategy import (
     GroupCommit,
@@ -53,10 +53,10 @@ class OffsetStorageManager:
         name = local.name
         stale = self._meta.save_offsets([GroupOffsets(name.namespace, name.group, tuple(entries))])
         # A commit that a later one of this process overtook counts as stored.
-        fenced = [one for one in stale if one.epoch > entries[0].epoch]
+        fenced = [entry for entry in stale if entry.epoch > entries[0].epoch]
         if fenced:
             self._table.lost_to(local, fenced[0].epoch)
-            raise _too_late(name.group, [one.shard for one in fenced])
+            raise _too_late(name.group, [entry.shard for entry in fenced])
         return entries[-1].epoch, entries[-1].sequence
 
     def commit_groups(self, commits: Sequence[GroupCommit]) -> list[StoreError | None]:
@@ -83,7 +83,7 @@ class OffsetStorageManager:
         except StoreError as error:
             if isinstance(error, RequestError) and len(commits) > 1:
                 # One group that can never be stored must not keep the others from it.
-                return [outcome for one in commits for outcome in self._try_commit([one])]
+                return [outcome for commit in commits for outcome in self._try_commit([commit])]
             return [error] * len(commits)
 
     def _commit_checked(self, commits: Sequence[GroupCommit]) -> list[StoreError | None]:
@@ -146,9 +146,9 @@ def _entry(shard: str, commit: OffsetCommit, epoch: int, sequence: int, now_ms: 
 def _check(commit: GroupCommit) -> None:
     if not commit.offsets:
         raise BadRequestError(f"a commit of group {commit.group!r} names no shard")
-    for shard, one in commit.offsets.items():
+    for shard, offset in commit.offsets.items():
         check_text("a shard", shard)
-        check_commit(one)
+        check_commit(offset)
 
 
 def _too_late(group: str, shards: Sequence[str]) -> StaleWriteError:

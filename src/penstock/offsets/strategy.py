@@ -7,14 +7,12 @@ OffsetStorageManager   enable_cache = false: the meta service, before the call r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
 from penstock.errors import BadRequestError
-from penstock.meta.rejections import check_text
-from penstock.meta.state.model import INT_MAX
-from penstock.meta.state.offsets.entries import METADATA_SIZE_MAX
+from penstock.meta import INT_MAX, METADATA_SIZE_MAX, check_text
 from penstock.record import Offset, ShardId
 
 NO_LEADER_EPOCH: Final = -1
@@ -34,14 +32,6 @@ class GroupCommit(Struct, frozen=True):
     namespace: str
     group: str
     offsets: Mapping[str, OffsetCommit]
-
-
-class OffsetStrategy(Protocol):
-    """How commits are stored."""
-
-    def commit(self, namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]) -> None:
-        """Keep the offsets; a later commit of the same group and shard replaces an earlier one."""
-        ...
 
 
 def check_offset(offset: object) -> int:

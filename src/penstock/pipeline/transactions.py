@@ -21,7 +21,7 @@ def read_transaction_limits(meta: Path) -> tuple[StableOffsets, bool]:
     """Return the transaction limits of a node's metadata directory, and whether any transaction was
     ever used."""
     # Imported here: a plain store is read without RocksDB.
-    from penstock.meta.offline.read_transactions import read_transactions
+    from penstock.meta.offline import read_transactions
 
     transactions = read_transactions(str(meta))
     limits = StableOffsets()

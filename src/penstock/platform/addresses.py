@@ -37,7 +37,7 @@ def resolve(host: str, port: int) -> Endpoint:
     """Return where to listen; for a name that has several addresses, an IPv4 one. Raises
     `SetupError` for a name that cannot be resolved."""
     try:
-        found = socket.getaddrinfo(
+        candidates = socket.getaddrinfo(
             bare_host(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (OSError, UnicodeError) as error:
@@ -46,8 +46,8 @@ def resolve(host: str, port: int) -> Endpoint:
             f"{host!r} is neither an address nor a name that this machine can resolve ({reason}); "
             "choose another host"
         ) from error
-    found.sort(key=lambda one: one[0] != socket.AF_INET)
-    family, _, _, _, address = found[0]
+    candidates.sort(key=lambda candidate: candidate[0] != socket.AF_INET)
+    family, _, _, _, address = candidates[0]
     return Endpoint(family, address)  # type: ignore[arg-type] # addresses of other families: none
 
 

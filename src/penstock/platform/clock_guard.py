@@ -102,7 +102,7 @@ class GuardedClock:
         self._overruled = False
         """The operator confirmed a time that other nodes contradict."""
         self._anchor = self._load() or self._here()
-        self.look()
+        self.check()
 
     # The clock
 
@@ -132,14 +132,14 @@ class GuardedClock:
             offset = now_ms - anchor.wall_ms - self._inner.uptime_ms() + anchor.uptime_ms
             if -self._step_ms <= offset <= self._step_ms:
                 return now_ms
-            self.look()
+            self.check()
             hold = self._hold
         # A clock that goes back makes new records old ones: it is followed, too.
         return now_ms if hold is None else min(hold.expiry_ms, now_ms)
 
     # Watching
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Compare the clocks, begin or end a hold; return whether the clock is held."""
         with self._lock:
             hold = self._hold
@@ -157,13 +157,13 @@ class GuardedClock:
 
     def tick(self) -> None:
         """Look, and save the time when it is due. For a caller's regular rounds."""
-        if not self.look() and self._inner.monotonic() - self._saved_at >= SAVE_INTERVAL_S:
+        if not self.check() and self._inner.monotonic() - self._saved_at >= SAVE_INTERVAL_S:
             self.save()
 
     def save(self) -> None:
         """Keep the time for the next start, unless the clock is held. A disk that takes nothing is
         logged once: the time that was kept before stays."""
-        if self._disk is None or self.look():
+        if self._disk is None or self.check():
             return
         try:
             self._write(self._here())
@@ -175,7 +175,7 @@ class GuardedClock:
             self._save_failed = False
 
     def status(self) -> ClockStatus:
-        held = self.look()
+        held = self.check()
         now_ms, hold = self._inner.now_ms(), self._hold
         if not held or hold is None:
             return ClockStatus(now_ms, now_ms, held=False)
@@ -195,16 +195,18 @@ class GuardedClock:
 
     def compare(self, peers: Sequence[PeerTime]) -> None:
         """Learn what other nodes' clocks show. Those that are held themselves do not count."""
-        trusted = [one for one in peers if not one.held]
-        near = [one for one in trusted if abs(one.offset_ms) <= self._step_ms]
+        trusted = [peer for peer in peers if not peer.held]
+        near = [peer for peer in trusted if abs(peer.offset_ms) <= self._step_ms]
         with self._lock:
             if 2 * len(near) > len(trusted):
                 self._overruled = False
                 if self._hold is not None:
-                    self._release("clock_confirmed_by_peers", nodes=str([one.node for one in near]))
+                    self._release(
+                        "clock_confirmed_by_peers", nodes=str([peer.node for peer in near])
+                    )
             elif len(trusted) >= 2 and not near and self._hold is None and not self._overruled:
                 # One other node may be the one that is wrong.
-                offset_ms = -sorted(one.offset_ms for one in trusted)[len(trusted) // 2]
+                offset_ms = -sorted(peer.offset_ms for peer in trusted)[len(trusted) // 2]
                 reason = f"differs by {_span(offset_ms)} from the clocks of {len(trusted)} nodes"
                 self._begin(reason, offset_ms, self._expected_ms(), by_peers=True)
 
@@ -234,16 +236,16 @@ class GuardedClock:
             offset_ms = now_ms - anchor.wall_ms - elapsed_ms
             if abs(offset_ms) <= self._step_ms + abs(elapsed_ms) // _DRIFT:
                 return offset_ms, ""
-            way = "ahead of" if offset_ms > 0 else "behind"
+            way = "ahead of" if offset_ms > 0 else "short of"
             return offset_ms, f"is {_span(offset_ms)} {way} the time that has passed"
         gap_ms = now_ms - anchor.wall_ms
         here_ms = self._inner.uptime_ms() - self._started_ms
         if gap_ms < -self._step_ms:
-            return gap_ms, f"is {_span(gap_ms)} behind the last time before the machine was booted"
+            return gap_ms, f"is {_span(gap_ms)} earlier than the last one before the boot"
         if gap_ms > self._gap_ms + here_ms:
             return gap_ms, (
-                f"is {_span(gap_ms)} after the last time before the machine was booted; "
-                f"up to {_span(self._gap_ms)} is taken for granted (clock.gap_max_h)"
+                f"is {_span(gap_ms)} later than the last one before the boot; the limit is "
+                f"{_span(self._gap_ms)} (clock.gap_max_h)"
             )
         return gap_ms, ""
 

@@ -16,16 +16,16 @@ LOCK: Final = "penstock.lock"
 
 def check_path(path: object) -> str:
     """Return the path of a data directory, given as text or as a `pathlib.Path`."""
-    found = path.__fspath__() if isinstance(path, os.PathLike) else path
-    if not isinstance(found, str):
+    text = path.__fspath__() if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
         raise BadRequestError(
             f"path is that of a data directory, as text or as a pathlib.Path, not {path!r}"
         )
-    if not found:
+    if not text:
         raise BadRequestError("path is empty; name the data directory, '.' is the current one")
-    if "\0" in found:
-        raise BadRequestError(f"path is {found!r}: no path has a null character")
-    return found.rstrip("/") or "/"
+    if "\0" in text:
+        raise BadRequestError(f"path is {text!r}: no path has a null character")
+    return text.rstrip("/") or "/"
 
 
 def lock_directory(disk: Disk, path: str, ours: frozenset[str]) -> Lock:

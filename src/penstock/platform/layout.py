@@ -51,14 +51,14 @@ class Layout:
         """Return the structure as the table that `docs/format.md` must hold."""
         rows = ["| at | field | type | meaning |\n|---|---|---|---|"]
         for field in self.fields:
-            at = self._positions[field.name]
-            rows.append(f"| {at} | {field.name} | {field.kind} | {field.meaning} |")
+            position = self._positions[field.name]
+            rows.append(f"| {position} | {field.name} | {field.kind} | {field.meaning} |")
         return "\n".join(rows)
 
     def _compute_positions(self) -> dict[str, int]:
         positions: dict[str, int] = {}
-        at = 0
+        position = 0
         for field in self.fields:
-            positions[field.name] = at
-            at += struct.calcsize(">" + _CODES[field.kind])
+            positions[field.name] = position
+            position += struct.calcsize(">" + _CODES[field.kind])
         return positions

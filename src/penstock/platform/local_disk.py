@@ -13,13 +13,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import errno
-import fcntl
 import itertools
-import mmap
 import os
 import shutil
 import stat
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,22 +24,18 @@ from functools import partial
 from itertools import groupby
 from typing import Final
 
-from penstock.errors import LockedError
 from penstock.platform import file_system_sync
 from penstock.platform.disk import FileStatus, Usage
+from penstock.platform.local_file import LocalFile
+from penstock.platform.local_lock import LocalLock, TurnLock
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 """Records are read by the user who runs the store, and by no other."""
-_ZEROS: Final = bytes(1 << 20)
-_RANGES_MAX: Final = 1024
 _SYNCS_AT_ONCE: Final = 8
 SYNCS_EACH_MAX: Final = 64
 """More files and directories than this are synced with the whole file system they are on."""
 _CREATIONS_MAX: Final = 3
-_NO_SEEK_DATA: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
-_FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
-_LET_GO_SIZE: Final = 4 << 20
 
 
 def close_to_others(directory: str) -> None:
@@ -54,234 +47,6 @@ def close_to_others(directory: str) -> None:
             with contextlib.suppress(OSError):
                 if entry.is_file(follow_symlinks=False) and entry.stat().st_mode & 0o077:
                     os.chmod(entry.path, FILE_MODE)
-
-
-class LocalMapping:
-    """A file mapped with MAP_SHARED, until `release` finds no view of it.
-
-    Every `buffer` is a separate view, so that `release` detects those that a reader has kept.
-    """
-
-    def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        # An empty file cannot be mapped; its mapping is a buffer of no bytes.
-        self._map = mmap.mmap(descriptor, size, access=access) if size else None
-
-    @property
-    def buffer(self) -> memoryview:
-        return memoryview(self._map) if self._map is not None else memoryview(b"")
-
-    def drop_pages(self, start: int, end: int) -> None:
-        if self._map is None or sys.platform != "linux":
-            return
-        end -= end % mmap.PAGESIZE
-        # In pieces: the interpreter is ours meanwhile.
-        for piece in range(start - start % mmap.PAGESIZE, end, _LET_GO_SIZE):
-            size = min(_LET_GO_SIZE, end - piece)
-            # It is only a favour to the kernel, and the file may have been unmapped meanwhile.
-            with contextlib.suppress(OSError, ValueError):
-                self._map.madvise(mmap.MADV_DONTNEED, piece, size)
-
-    def set_readahead(self, start: int, end: int, *, wanted: bool) -> None:
-        if self._map is None or sys.platform != "linux":
-            return
-        start -= start % mmap.PAGESIZE
-        advice = mmap.MADV_NORMAL if wanted else mmap.MADV_RANDOM
-        # As above.
-        with contextlib.suppress(OSError, ValueError):
-            self._map.madvise(advice, start, end - start)
-
-    def release(self) -> bool:
-        if self._map is None:
-            return True
-        try:
-            self._map.close()
-        except BufferError:
-            return False
-        return True
-
-
-class LocalFile:
-    """An open file of this machine."""
-
-    def __init__(self, path: str, descriptor: int) -> None:
-        self._path: Final = path
-        self._descriptor = descriptor
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    def read_at(self, position: int, size: int) -> bytes:
-        try:
-            return self._read_at(position, size)
-        except OSError as error:
-            error.filename = self._path  # which only `open` says by itself
-            raise
-
-    def _read_at(self, position: int, size: int) -> bytes:
-        first = os.pread(self._descriptor, size, position)
-        if len(first) == size or not first:
-            return first
-        parts = [first]
-        missing = size - len(first)
-        while missing > 0:
-            part = os.pread(self._descriptor, missing, position + size - missing)
-            if not part:
-                break
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
-
-    def read_into(self, position: int, buffer: memoryview) -> int:
-        filled = os.preadv(self._descriptor, [buffer], position)
-        while 0 < filled < buffer.nbytes:
-            step = os.preadv(self._descriptor, [buffer[filled:]], position + filled)
-            if step == 0:
-                break
-            filled += step
-        return filled
-
-    def write_at(self, position: int, data: bytes | memoryview) -> None:
-        size = data.nbytes if isinstance(data, memoryview) else len(data)
-        written = os.pwrite(self._descriptor, data, position)
-        while written < size:
-            # A short write is followed by its reason: the next one raises it.
-            rest = memoryview(data).cast("B")[written:]
-            step = os.pwrite(self._descriptor, rest, position + written)
-            if step == 0:
-                raise OSError(errno.EIO, "the device takes no bytes", self._path)
-            written += step
-
-    def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
-
-    def allocate(self, size: int) -> None:
-        if size == 0:
-            return
-        old_size = self.size()
-        try:
-            try:
-                os.posix_fallocate(self._descriptor, 0, size)
-            except (AttributeError, OSError) as error:
-                # macOS has no such call, and some file systems refuse it.
-                if isinstance(error, OSError) and error.errno not in _NO_FALLOCATE:
-                    raise
-                self._write_zeros(old_size, size)
-        except OSError:
-            # A failed allocation may leave the file longer than it was.
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, old_size)
-            raise
-
-    def written_ranges(self, start: int) -> list[tuple[int, int]]:
-        size = self.size()
-        found: list[tuple[int, int]] = []
-        while start < size:
-            begin, end = self._next_data(start, size)
-            if begin >= size:
-                break
-            if len(found) == _RANGES_MAX:
-                return [*found, (begin, size)]
-            found.append((begin, end))
-            start = end
-        return found
-
-    def _next_data(self, start: int, size: int) -> tuple[int, int]:
-        """Return the next range that the file system takes for data; dirty pages are data, even
-        those stored through a mapping."""
-        try:
-            begin = os.lseek(self._descriptor, start, os.SEEK_DATA)
-            return begin, os.lseek(self._descriptor, begin, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return size, size
-            if error.errno in _NO_SEEK_DATA:
-                return start, size
-            raise
-
-    def map(self, *, writable: bool) -> LocalMapping:
-        return LocalMapping(self._descriptor, self.size(), writable=writable)
-
-    def descriptor(self) -> int | None:
-        return self._descriptor if self._descriptor >= 0 else None
-
-    def sync(self) -> None:
-        if self._descriptor < 0:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
-        _sync(self._descriptor)
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def _write_zeros(self, old_size: int, size: int) -> None:
-        """Allocate where the file system cannot: zeros that were written have blocks. Holes
-        below `old_size` stay holes, which is why files are allocated when they are made."""
-        for position in range(old_size, size, len(_ZEROS)):
-            self.write_at(position, memoryview(_ZEROS)[: size - position])
-
-
-class LocalLock:
-    """An OS lock on byte 0 of a file, held until `release` or the end of the process."""
-
-    # POSIX locks belong to the process: a second one on the same file would succeed, and closing
-    # any descriptor of the file would drop the first. So holders in this process are remembered,
-    # by device and inode, and refused before the file is opened again.
-    _held: Final[set[tuple[int, int]]] = set()
-    _guard: Final = threading.Lock()
-
-    def __init__(self, path: str) -> None:
-        with self._guard:
-            with contextlib.suppress(FileNotFoundError):
-                status = os.stat(path)
-                if (status.st_dev, status.st_ino) in self._held:
-                    raise LockedError(f"{path}: this process has it open already")
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-            try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    raise
-                raise LockedError(f"{path}: {_holder(path)} has it open") from error
-            status = os.fstat(descriptor)
-            self._identity = (status.st_dev, status.st_ino)
-            self._held.add(self._identity)
-            self._descriptor: int | None = descriptor
-
-    def release(self) -> None:
-        with self._guard:
-            if self._descriptor is None:
-                return
-            os.close(self._descriptor)
-            self._descriptor = None
-            self._held.discard(self._identity)
-
-    @classmethod
-    def forget_all(cls) -> None:
-        cls._held.clear()
-
-
-class TurnLock:
-    """An flock on a file, which threads and processes alike wait for."""
-
-    def __init__(self, path: str, mode: int) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        except BaseException:
-            self.release()
-            raise
-
-    def release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 class LocalDisk:
@@ -326,10 +91,10 @@ class LocalDisk:
 
     def status(self, path: str) -> FileStatus | None:
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except FileNotFoundError:
             return None
-        return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000)
+        return FileStatus(status.st_size, status.st_mtime_ns // 1_000_000)
 
     def local_path(self, path: str) -> str | None:
         return path
@@ -402,7 +167,7 @@ class LocalDisk:
                 self._write_together(asides, [data for _, data in files])
                 paths = [path for path, _ in files]
                 for directory, some in groupby(
-                    zip(asides, paths, strict=True), key=lambda each: _directory_of(each[1])
+                    zip(asides, paths, strict=True), key=lambda pair: _directory_of(pair[1])
                 ):
                     for aside, path in some:
                         os.replace(aside, path)
@@ -475,14 +240,8 @@ class LocalDisk:
             file.close()
 
 
-_NO_FALLOCATE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-
-
 _asides: Final[set[str]] = set()
 _asides_guard: Final = threading.Lock()
-
-# A lock is not inherited by a child of fork, so the child must not believe that it holds one.
-os.register_at_fork(after_in_child=LocalLock.forget_all)
 
 
 @contextlib.contextmanager
@@ -509,26 +268,3 @@ def _raise_unless_gone(error: OSError) -> None:
 
 def _directory_of(path: str) -> str:
     return os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
-
-
-def _sync(descriptor: int) -> None:
-    if _FULL_SYNC is not None:
-        fcntl.fcntl(descriptor, _FULL_SYNC)
-    elif sys.platform == "linux":
-        os.fdatasync(descriptor)
-    else:
-        os.fsync(descriptor)
-
-
-def _holder(path: str) -> str:
-    """Name the process that holds the lock, where the operating system tells."""
-    try:
-        inode = os.stat(path).st_ino
-        with open("/proc/locks", encoding="ascii", errors="replace") as locks:
-            for line in locks:
-                words = line.split()
-                if len(words) >= 6 and words[5].endswith(f":{inode}") and words[1] != "->":
-                    return f"process {words[4]}"
-    except OSError:
-        pass
-    return "another process"

@@ -30,9 +30,8 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.errors import BusyError, DeadlineError, NotSupportedError, StoreError
-from penstock.meta.client import MetadataClient, Update, Watch
-from penstock.meta.controller.decisions import STORAGE_LISTENER
-from penstock.meta.state.metadata.commands import NodePut, NodeRemoved
+from penstock.meta import STORAGE_LISTENER, MetadataClient, Update, Watch
+from penstock.meta.events import NodePut, NodeRemoved
 from penstock.platform.clock_guard import ClockStatus
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from penstock.adapter.node_links import NodeLinks
 from penstock.errors import DiskFullError, RetryableError
-from penstock.meta.raft.leader_wait import StartEvent, StartWait
+from penstock.meta.raft import StartEvent, StartWait
 from penstock.node.node import Node
 from penstock.platform.clock import Clock, SystemClock
 from penstock.remote.monitoring.http_server import MonitoringServer

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from penstock.errors import BadRequestError
-from penstock.meta.state.model import TieringPolicy
+from penstock.meta import TieringPolicy
 
 _OPTION_TYPES: Final = (str, int, float, bool, type(None))
 

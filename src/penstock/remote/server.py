@@ -26,15 +26,13 @@ from prometheus_client import (
 from penstock.api import EmbeddedBackend
 from penstock.codec.select import native_only
 from penstock.errors import NotSupportedError, RetryableError, SetupError, StoreError
-from penstock.meta.client import ClusterNode
-from penstock.meta.controller.decisions import STORAGE_LISTENER
-from penstock.meta.service import meta_handlers
+from penstock.meta import STORAGE_LISTENER, ClusterNode, meta_handlers
 from penstock.node.node import Node
 from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.platform.addresses import bare_host, bracketed, with_port
+from penstock.platform.calls.parked_calls import WaitingCalls
 from penstock.platform.local_disk import LocalDisk
 from penstock.platform.log import get_logger
-from penstock.platform.parked_calls import WaitingCalls
 from penstock.record import QueueKind
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import ClientConnectionManager

@@ -36,11 +36,11 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.model import Joined, Synced
 from penstock.groups.routing import PendingReply
 from penstock.platform.addresses import find_problem, resolve, with_port
-from penstock.platform.grpc import WaitingPools, service_handlers, when_ended
+from penstock.platform.calls.grpc import WaitingPools, service_handlers, when_ended
+from penstock.platform.calls.parked_calls import CallFailure, Resumer, Steps, WaitingCalls
+from penstock.platform.calls.waiting_calls import WaitingThreads
+from penstock.platform.calls.wakeup import Pause, Wakeup
 from penstock.platform.log import get_logger
-from penstock.platform.parked_calls import CallFailure, Resumer, Steps, WaitingCalls
-from penstock.platform.waiting_calls import WaitingThreads
-from penstock.platform.wakeup import Pause, Wakeup
 from penstock.record import Offset
 from penstock.remote import group_wire, wire
 from penstock.remote import storage_pb2 as pb

@@ -26,10 +26,10 @@ from penstock.errors import (
 )
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.routing import begin_packed, pack
+from penstock.platform.calls.grpc import WaitingPools, service_handlers
+from penstock.platform.calls.parked_calls import Steps
+from penstock.platform.calls.wakeup import Pause, Wakeup
 from penstock.platform.clock_guard import GuardedClock
-from penstock.platform.grpc import WaitingPools, service_handlers
-from penstock.platform.parked_calls import Steps
-from penstock.platform.wakeup import Pause, Wakeup
 from penstock.record import Offset, Producer, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2, wire

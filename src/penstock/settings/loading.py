@@ -44,11 +44,11 @@ def load_settings(
     sources: _Sources = {}
     if path is not None:
         _merge(tree, sources, _read_file(path), path)
-    found = os.environ if environment is None else environment
-    for name in sorted(found):
+    variables = os.environ if environment is None else environment
+    for name in sorted(variables):
         if name.startswith(PREFIX) and _BETWEEN in name:
             section, _, key = name.removeprefix(PREFIX).lower().partition(_BETWEEN)
-            _put(tree, sources, section, key, found[name], f"environment variable {name}")
+            _put(tree, sources, section, key, variables[name], f"environment variable {name}")
     _merge(tree, sources, _nested(overrides or {}), "argument")
     return _check(tree, sources)
 
@@ -116,14 +116,14 @@ def _put(
 
 
 def _listed(text: str) -> object:
-    """Return the values of a list that is given as text: in JSON, or with commas between. What is
-    meant for JSON and is none stays what it is, and is refused as such."""
+    """Return the values of a list that is given as text: in JSON, or with commas between. Text
+    that begins as JSON and is malformed stays as it is, and is rejected as such."""
     if text.lstrip().startswith("["):
         try:
             return msgspec.json.decode(text, type=object)
         except msgspec.DecodeError:
             return text
-    return [one.strip() for one in text.split(",") if one.strip()]
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _check_section(tree: Mapping[str, object], section: str, source: str) -> None:

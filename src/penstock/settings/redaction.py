@@ -37,12 +37,12 @@ def redact_setting(name: str, value: object) -> object:
     if isinstance(value, str):
         return HIDDEN if value and _NAMES.fullmatch(name) else redact(value)
     if isinstance(value, list | tuple):
-        return [redact_setting(name, one) for one in value]
+        return [redact_setting(name, item) for item in value]
     return value
 
 
-def _without_user(found: re.Match[str]) -> str:
-    scheme, user = found[1], found[2]
+def _without_user(match: re.Match[str]) -> str:
+    scheme, user = match[1], match[2]
     if scheme.lower() in _CONTAINERS and ":" not in user:
-        return found[0]
+        return match[0]
     return f"{scheme}://{HIDDEN}@"

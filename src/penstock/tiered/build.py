@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from penstock.engine.segment import SegmentStore
 from penstock.errors import TierSetupError
-from penstock.meta.client import MetadataClient
+from penstock.meta import MetadataClient
 from penstock.platform.clock import Clock
 from penstock.platform.disk import Disk
 from penstock.tiered.catalog.directory_tiers import save_tier_url

@@ -7,7 +7,7 @@ import uuid
 from typing import Final, NamedTuple
 
 from penstock.errors import StaleWriteError
-from penstock.meta.client import Lease, MetadataClient
+from penstock.meta import Lease, MetadataClient
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.log import get_logger
 from penstock.record import ShardId

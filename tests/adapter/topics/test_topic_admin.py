@@ -21,7 +21,7 @@ from penstock.errors import (
     UnknownTopicError,
 )
 from penstock.meta.client import Topic, Update
-from penstock.meta.state.metadata.commands import TopicPut
+from penstock.meta.events import TopicPut
 from penstock.record import Offset, Record, ShardId
 
 FULL = DiskFullError("no room for another shard")

@@ -10,7 +10,7 @@ from penstock.engine.contract import ShardConfig
 from penstock.engine.routing.reconcile import reconcile
 from penstock.errors import CorruptionError, DiskFullError, ShardLostError
 from penstock.meta.client import Update
-from penstock.meta.state.metadata.commands import ShardPut
+from penstock.meta.events import ShardPut
 from penstock.record import Offset, Record, ShardId
 
 FULL = DiskFullError("no room")

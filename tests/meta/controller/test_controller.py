@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.meta import events
 from penstock.meta.controller.controller_loop import MISSED_HEARTBEAT_ROUNDS, HeartbeatRounds
 from penstock.meta.controller.decisions import (
     MOVES_MAX,
@@ -36,8 +37,8 @@ from penstock.meta.controller.decisions import (
 )
 from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.state.answers import Head, Rejected
-from penstock.meta.state.change import Moment
 from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.commands import Moment
 from penstock.meta.state.metadata.rows import SHARDS
 from penstock.meta.state.metadata.shards import assign_leader, change_in_sync
 from penstock.meta.state.model import Node, Shard
@@ -225,15 +226,17 @@ def test_what_nodes_hold_is_counted_with_every_change() -> None:
     ]
     SHARDS.put(view, shards[0], "t", 0)
     counts.reset(view)
-    counts.apply([cmd.ShardPut(shards[1]), cmd.ShardPut(shards[2]), cmd.ShardPut(shards[2])])
+    counts.apply(
+        [events.ShardPut(shards[1]), events.ShardPut(shards[2]), events.ShardPut(shards[2])]
+    )
     moved = _shard("shard t/1 replicas 2,3 in-sync 2,3 leader 3 epoch 5".split())
-    counts.apply([cmd.ShardPut(moved), cmd.ShardDeleted("t", 0), cmd.ShardDeleted("t", 9)])
+    counts.apply([events.ShardPut(moved), events.ShardDeleted("t", 0), events.ShardDeleted("t", 9)])
     load = counts.load()
     expected = load_of([moved, shards[2]])
     assert {node: held for node, held in load.replicas.items() if held} == expected.replicas
     assert {node: led for node, led in load.leaders.items() if led} == expected.leaders
     seen = counts.changes
-    counts.apply([cmd.NodeRemoved(3)])
+    counts.apply([events.NodeRemoved(3)])
     assert counts.changes > seen
 
 
@@ -255,5 +258,5 @@ def test_a_node_outside_of_the_groups_is_lost_when_its_heartbeats_stay_out() -> 
         assert beats.alive({8: 100, 9: 101}) == {8, 9}
     assert beats.alive({8: 102, 9: 101}) == {8}
     assert beats.alive({8: 102, 9: 150}) == {8, 9}
-    beats.forget()
+    beats.reset()
     assert beats.alive({8: 102}) == {8}

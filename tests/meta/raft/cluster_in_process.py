@@ -10,10 +10,11 @@ from contextlib import closing
 from pathlib import Path
 from random import SystemRandom
 
-from penstock.meta.raft.client import Place, RaftMetaClient
+from penstock.meta.raft.bootstrap import Place
+from penstock.meta.raft.client import RaftMetaClient
 from penstock.meta.raft.load import RaftTiming
 from penstock.meta.raft.node import NodeTiming
-from penstock.meta.standalone.group import LogLimits
+from penstock.meta.storage.groups import LogLimits
 
 TIMING = NodeTiming(
     tick_seconds=0.02,

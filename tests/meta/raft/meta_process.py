@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from penstock.meta.raft.client import Place, RaftMetaClient
+from penstock.meta.raft.bootstrap import Place
+from penstock.meta.raft.client import RaftMetaClient
 from penstock.meta.service import meta_handlers
-from penstock.meta.standalone.group import LogLimits
+from penstock.meta.storage.groups import LogLimits
 from penstock.platform.log import configure
 
 SECRET = "the secret of all processes"

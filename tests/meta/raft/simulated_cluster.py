@@ -22,10 +22,10 @@ from penstock.meta.raft.load import RaftTiming, initial_rows
 from penstock.meta.raft.multi_raft import MultiRaft
 from penstock.meta.raft.network.frames import Frame, decode_frame, encode_frame
 from penstock.meta.raft.pending_requests import Proposal
-from penstock.meta.standalone.group import GroupName, LogLimits
 from penstock.meta.standalone.log import METADATA, offset_group_name
 from penstock.meta.state.view import View
 from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.groups import GroupName, LogLimits
 
 GROUPS: tuple[GroupName, ...] = (METADATA, offset_group_name(0), offset_group_name(1))
 TIMING = RaftTiming(election_ticks=6, heartbeat_ticks=2, deadline_ticks=60)

@@ -18,16 +18,16 @@ from tests.meta.raft.cluster_in_process import (
 )
 
 from penstock.errors import ClosedError, DiskFailedError, SettingsError, SetupError
-from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
+from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry, TopicConfig
 from penstock.meta.client_api.transaction_client import TransactionClient
+from penstock.meta.events import TopicPut
 from penstock.meta.raft import load as loading
-from penstock.meta.raft.client import Place, RaftMetaClient
+from penstock.meta.raft.bootstrap import Place
+from penstock.meta.raft.client import RaftMetaClient
 from penstock.meta.raft.load import RaftTiming
 from penstock.meta.raft.node import NodeTiming
 from penstock.meta.standalone.client import StandaloneMetaClient
-from penstock.meta.standalone.group import LogLimits
 from penstock.meta.state.metadata import commands as cmd
-from penstock.meta.state.metadata.commands import TopicPut
 from penstock.meta.state.model import Topic
 from penstock.meta.state.transactions.commands import (
     BeginProducer,
@@ -37,6 +37,7 @@ from penstock.meta.state.transactions.commands import (
     TransactionPartition,
 )
 from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.groups import LogLimits
 from penstock.meta.watch import Update
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit
@@ -369,6 +370,13 @@ def test_nodes_tell_each_other_where_they_serve_clients(cluster: ClusterInProces
         return all({one.node_id: one.listeners for one in nodes} == expected for nodes in seen)
 
     wait_until(all_know_of_all, "all know of all")
+
+
+def test_nodes_of_this_release_accept_plugin_storage(cluster: ClusterInProcess) -> None:
+    client = cluster.clients[2]
+    wait_until(lambda: len(client.list_nodes()) == len(cluster.clients), "all have registered")
+    topic = client.create_topic("orders", config=TopicConfig(storage_type="plugin:sqlite"))
+    assert cluster.clients[3].get_topic("orders") == topic
 
 
 def test_an_announcement_that_an_older_registration_replaced_is_made_again(

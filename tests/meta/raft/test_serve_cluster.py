@@ -20,7 +20,7 @@ import penstock
 from penstock.api import Store
 from penstock.cli import build
 from penstock.errors import NotSupportedError, RetryableError, ShardLostError
-from penstock.meta.remote_client import RemoteMetaClient
+from penstock.meta.remote.client import RemoteMetaClient
 from penstock.record import Offset
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")

@@ -22,15 +22,17 @@ from penstock.errors import (
     StaleReadError,
     UnknownTopicError,
 )
-from penstock.meta import remote_client
 from penstock.meta.client import GroupName, NewOffset
 from penstock.meta.client_api.local_reads import ANY_AGE
+from penstock.meta.events import TopicPut
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
+from penstock.meta.remote import client as remote_client
+from penstock.meta.remote.client import RemoteMetaClient
+from penstock.meta.remote.connection import MetaConnection
+from penstock.meta.remote.groups import RemoteRows
 from penstock.meta.service import MetaService, meta_handlers
 from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.keys import encode_key
-from penstock.meta.state.metadata.commands import TopicPut
 from penstock.meta.state.metadata.rows import SHARDS, TOPICS, read_beats
 from penstock.meta.state.model import Topic
 from penstock.meta.watch import Update

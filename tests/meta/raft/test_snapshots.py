@@ -37,7 +37,7 @@ class Transfer:
         self.sending = make_sending(number)
 
     def take(self, chunk: SnapshotChunk, sender: int = 1) -> SnapshotAnswer:
-        return self.receiving.take(sender, chunk, self.installed.append)
+        return self.receiving.receive(sender, chunk, self.installed.append)
 
     def chunks(self) -> Iterator[SnapshotChunk]:
         """Yield what the sender sends; each is answered as if it had come."""

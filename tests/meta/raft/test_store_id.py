@@ -9,7 +9,7 @@ from tests.meta.raft.cluster_in_process import free_ports
 
 import penstock
 from penstock.errors import ShardLostError
-from penstock.node.node import Node
+from penstock.node.directory import NodeDirectory
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 pytestmark = pytest.mark.timeout(300)
@@ -35,7 +35,7 @@ def test_a_crash_while_a_directory_joins_a_cluster_loses_nothing(
         store.create_topic("t").write(b"from before the cluster")
     [port] = free_ports(1)
     with monkeypatch.context() as patched:
-        patched.setattr(Node, "_write_store_id", crash)  # registered, but not stored
+        patched.setattr(NodeDirectory, "write_store_id", crash)  # registered, but not stored
         for _ in range(2):
             with pytest.raises(CrashError):
                 join(tmp_path, port)

@@ -28,7 +28,8 @@ from tests.meta.raft.cluster_in_process import free_ports
 from penstock.errors import AlreadyExistsError, RetryableError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.remote_client import MetaConnection, RemoteMetaClient
+from penstock.meta.remote.client import RemoteMetaClient
+from penstock.meta.remote.connection import MetaConnection
 from penstock.meta.state.keys import encode_key
 from penstock.platform.clock import SystemClock
 

@@ -31,16 +31,13 @@ from penstock.meta.client import (
     TopicConfig,
     Update,
 )
+from penstock.meta.events import NodePut, SegmentPut, ShardPut, TopicDeleted, TopicPut
 from penstock.meta.identifiers import make_topic_id, make_ulid
+from penstock.meta.rejections import encode_checked
 from penstock.meta.standalone.client import StandaloneMetaClient
+from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE
+from penstock.meta.state.metadata import commands
 from penstock.meta.state.metadata import machine as metadata
-from penstock.meta.state.metadata.commands import (
-    NodePut,
-    SegmentPut,
-    ShardPut,
-    TopicDeleted,
-    TopicPut,
-)
 from penstock.meta.storage.database import Database
 from penstock.record import ShardId
 from penstock.testing import ManualClock
@@ -70,7 +67,7 @@ def save(client: MetaClient, group: str, *entries: OffsetEntry) -> int:
     return len(client.save_offsets([GroupOffsets("default", group, entries)]))
 
 
-def test_a_solo_client_is_a_meta_client(client: StandaloneMetaClient) -> None:
+def test_a_standalone_client_is_a_meta_client(client: StandaloneMetaClient) -> None:
     service: MetaClient = client
     assert service.node_id == 1
 
@@ -273,7 +270,33 @@ def test_leases_are_fenced_by_epochs_and_run_out(
     with pytest.raises(StaleWriteError):
         client.release_lease(lease)
     client.release_lease(taken)
-    assert client.get_lease(shard) is None
+    assert client.acquire_lease(shard, "broker", 1_000) is not None
+
+
+def test_plugin_storage_waits_until_every_node_accepts_it(client: StandaloneMetaClient) -> None:
+    plugin = TopicConfig(storage_type="plugin:sqlite")
+    client.create_topic("alone", config=plugin)
+    client.register_node("host-1:9093", roles=["meta", PLUGIN_STORAGE_ROLE])
+    client.create_topic("upgraded", config=plugin)
+    client.register_node("host-1:9093", roles=["meta"])  # as an older release registers
+    with pytest.raises(BadRequestError, match=r"have not said to accept: 1; upgrade them"):
+        client.create_topic("mixed", config=plugin)
+    with pytest.raises(BadRequestError, match="have not said to accept: 1"):
+        client.placement_create_topic("mixed", config=plugin)
+    (outcome,) = client.create_topics([NewTopic("mixed", 1, plugin)])
+    assert isinstance(outcome, BadRequestError)
+    assert client.create_topic("mixed").config.storage_type == "EngineSegment"
+    client.remove_node(1)
+    client.create_topic("without the older node", config=plugin)
+
+
+def test_a_member_that_has_not_registered_yet_may_be_of_an_older_release(
+    client: StandaloneMetaClient,
+) -> None:
+    member = commands.Request(1, commands.PutMember(2, "host-2:9093", "incarnation"))
+    client._group.propose(encode_checked(member))
+    with pytest.raises(BadRequestError, match="have not said to accept: 2"):
+        client.create_topic("orders", config=TopicConfig(storage_type="plugin:sqlite"))
 
 
 def test_everything_is_there_after_a_restart(client: StandaloneMetaClient, tmp_path: Path) -> None:

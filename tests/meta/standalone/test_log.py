@@ -20,7 +20,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.standalone.group import ENTRY_SIZE_MAX, LogLimits, StandaloneGroup
+from penstock.meta.standalone.group import StandaloneGroup
 from penstock.meta.standalone.log import METADATA, StandaloneLog, offset_group_name
 from penstock.meta.state.metadata import machine as metadata
 from penstock.meta.state.metadata.commands import (
@@ -45,6 +45,7 @@ from penstock.meta.state.offsets.commands import (
 from penstock.meta.state.view import MemoryView
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch
+from penstock.meta.storage.groups import ENTRY_SIZE_MAX, LogLimits
 
 MetadataGroup = StandaloneGroup[Request, Answer]
 OffsetGroup = StandaloneGroup[OffsetRequest, OffsetAnswer]

@@ -27,7 +27,8 @@ from tests.tiered.providers.s3_server import S3Server
 from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.platform.local_disk import LocalDisk, LocalFile
+from penstock.platform.local_disk import LocalDisk
+from penstock.platform.local_file import LocalFile
 from penstock.record import Offset, Record, ShardId, StoredRecord
 from penstock.tiered.admin import collect_garbage, verify_tier
 from penstock.tiered.build import build_tiered_engine

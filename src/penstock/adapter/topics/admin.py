@@ -37,17 +37,17 @@ from penstock.errors import (
     StoreError,
     UnknownTopicError,
 )
-from penstock.meta.client import (
+from penstock.meta import (
     DEFAULT_NAMESPACE,
+    LOST,
+    PARTITIONS_MAX,
     MetadataClient,
     NewTopic,
     Shard,
     Topic,
     TopicConfig,
+    abandoned_shards,
 )
-from penstock.meta.controller.decisions import abandoned_shards
-from penstock.meta.state.constants import LOST
-from penstock.meta.state.model import PARTITIONS_MAX
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId

@@ -11,8 +11,8 @@ from typing import Final
 
 from penstock.engine.routing.metadata_waiters import CacheWaiters
 from penstock.errors import UnknownTopicError
-from penstock.meta.client import DEFAULT_NAMESPACE, Node, Topic, Update
-from penstock.meta.state.metadata import commands as event
+from penstock.meta import DEFAULT_NAMESPACE, Node, Topic, Update
+from penstock.meta import events as event
 from penstock.platform.clock import Clock, SystemClock
 
 TopicKey = tuple[str, str]

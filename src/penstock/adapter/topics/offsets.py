@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.adapter.topics.routes import TopicRoutes
 from penstock.errors import TopicReplacedError
-from penstock.meta.client import DEFAULT_NAMESPACE
+from penstock.meta import DEFAULT_NAMESPACE
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit
 from penstock.record import Offset, ShardId

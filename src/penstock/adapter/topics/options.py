@@ -22,8 +22,7 @@ from penstock.adapter.topics.option_values import check_unicode, check_word
 from penstock.adapter.topics.tiering_options import NAMES as TIERING_NAMES
 from penstock.adapter.topics.tiering_options import TIERING, change_policy, check_policy
 from penstock.errors import BadRequestError
-from penstock.meta.client import TopicConfig
-from penstock.meta.state.constants import (
+from penstock.meta import (
     CLEANUPS,
     FLUSH_MODES,
     PARTITIONERS,
@@ -31,9 +30,10 @@ from penstock.meta.state.constants import (
     QUEUE_KINDS,
     STORAGE_ALIASES,
     STORAGE_TYPES,
+    TieringPolicy,
+    TopicConfig,
     is_plugin_storage,
 )
-from penstock.meta.state.model import TieringPolicy
 
 
 class AlterOptions(TypedDict, total=False):

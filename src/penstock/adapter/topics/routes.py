@@ -18,8 +18,8 @@ from penstock.adapter.topics.cache import BrokerCacheManager, TopicKey
 from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import BadRequestError, BusyError
-from penstock.meta.client import DEFAULT_NAMESPACE, Topic, Update
-from penstock.meta.state.metadata.commands import TopicDeleted
+from penstock.meta import DEFAULT_NAMESPACE, Topic, Update
+from penstock.meta.events import TopicDeleted
 from penstock.record import ShardId
 
 

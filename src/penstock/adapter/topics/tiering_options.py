@@ -14,8 +14,7 @@ from typing import Final
 
 from penstock.adapter.topics.option_values import check_unicode, check_word
 from penstock.errors import BadRequestError, TierSetupError
-from penstock.meta.state.constants import STORAGE_LEVELS, UPLOADERS
-from penstock.meta.state.model import TieringPolicy
+from penstock.meta import STORAGE_LEVELS, UPLOADERS, TieringPolicy
 from penstock.tiered.providers import check_new_address
 
 TIERING: Final = "tiering"

@@ -16,8 +16,7 @@ from penstock.brokers.kafka.transactions.interface import NoTransactions, Transa
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.engine.contract import ShardInfo
 from penstock.groups.coordinator import GroupCoordinator
-from penstock.meta.client import DEFAULT_NAMESPACE, MetaClient, Topic
-from penstock.meta.group_coordinators import GroupCoordinators
+from penstock.meta import DEFAULT_NAMESPACE, GroupCoordinators, MetaClient, Topic
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.errors import StoreError
-from penstock.meta.client import ListenerAnnouncer, Node
-from penstock.meta.group_coordinators import KAFKA_LISTENER
+from penstock.meta import KAFKA_LISTENER, ListenerAnnouncer, Node
 from penstock.platform.log import get_logger
 
 REFRESH_INTERVAL_S: Final = 2.0

@@ -25,8 +25,7 @@ from penstock.brokers.kafka.network.connection import Connection
 from penstock.brokers.kafka.network.receive_buffer import SHARED_SIZE, ReceiveBuffer
 from penstock.codec.select import native_only
 from penstock.errors import SetupError
-from penstock.meta.client import MetaClient
-from penstock.meta.group_coordinators import GroupCoordinators
+from penstock.meta import GroupCoordinators, MetaClient
 from penstock.platform.addresses import bare_host, resolve, with_port
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger

@@ -18,13 +18,23 @@ from penstock.errors import (
     NotSupportedError,
     UnknownTopicError,
 )
-from penstock.meta.client_api.local_reads import ANY_AGE, STALENESS_MS
-from penstock.meta.controller.decisions import DRAINING, ONLINE, Load, load_of
-from penstock.meta.controller.decommission import last_replica_shards, listed, lost_shards
-from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
-from penstock.meta.state.constants import LOST
-from penstock.meta.state.metadata.rows import NODES, SHARDS
+from penstock.meta import LOST, RemoteMetaClient
+from penstock.meta.admin import (
+    ANY_AGE,
+    DRAINING,
+    NODES,
+    ONLINE,
+    SHARDS,
+    STALENESS_MS,
+    Load,
+    MetaConnection,
+    RemoteRows,
+    last_replica_shards,
+    listed,
+    load_of,
+    lost_shards,
+)
+from penstock.meta.admin import meta_pb2 as pb
 from penstock.node.connect_store import check_addresses
 from penstock.platform.clock import SystemClock
 

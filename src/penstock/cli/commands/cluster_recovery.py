@@ -10,12 +10,10 @@ import typer
 
 from penstock.cli.output import print_line
 from penstock.errors import BadRequestError, NotAStoreError
-from penstock.meta.controller.decommission import listed
-from penstock.meta.raft.network.credentials import draw_incarnation
-from penstock.meta.raft.recovery import Outlook, look_ahead
-from penstock.meta.raft.recovery import recover as recover_directory
-from penstock.meta.storage import log_format as fmt
-from penstock.meta.storage.database import RocksDatabase
+from penstock.meta.admin import listed
+from penstock.meta.raft import Outlook, draw_incarnation, look_ahead
+from penstock.meta.raft import recover as recover_directory
+from penstock.meta.storage import FAMILIES, RocksDatabase
 from penstock.platform.clock import SystemClock
 from penstock.platform.data_directory import LOCK, check_path
 from penstock.platform.local_disk import LocalDisk
@@ -44,7 +42,7 @@ def recover(
     lock = LocalDisk().lock(f"{path}/{LOCK}")
     clock = SystemClock()
     try:
-        with closing(RocksDatabase.open(f"{path}/meta", fmt.FAMILIES, clock=clock)) as database:
+        with closing(RocksDatabase.open(f"{path}/meta", FAMILIES, clock=clock)) as database:
             outlook = look_ahead(database)
             _print(outlook)
             if not yes:

@@ -15,7 +15,7 @@ from penstock.cli.gc_tuning import limit_gc_pauses
 from penstock.cli.output import print_line
 from penstock.cli.startup import gc_disabled
 from penstock.errors import RetryableError
-from penstock.meta.raft.leader_wait import StartEvent
+from penstock.meta.raft import StartEvent
 from penstock.platform.addresses import with_port
 from penstock.platform.log import configure_program, get_logger
 from penstock.remote.server import Server

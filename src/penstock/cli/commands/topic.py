@@ -22,7 +22,7 @@ from penstock.cli.output import (
 from penstock.cli.quantities import read_duration_ms, read_size
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError
-from penstock.meta.state.model import TieringPolicy
+from penstock.meta import TieringPolicy
 from penstock.settings.redaction import redact
 
 app: Final = typer.Typer(

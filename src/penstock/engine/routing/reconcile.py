@@ -26,7 +26,7 @@ from msgspec import Struct
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.plugins import plugin_name
 from penstock.errors import CorruptionError, RetryableError, SetupError
-from penstock.meta.state.constants import LOST
+from penstock.meta import LOST
 from penstock.platform.log import get_logger
 from penstock.record import ShardId
 

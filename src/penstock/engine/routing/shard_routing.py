@@ -26,7 +26,7 @@ from penstock.errors import (
     ShardSealedError,
     UnknownShardError,
 )
-from penstock.meta.state.constants import LOST
+from penstock.meta import LOST
 from penstock.record import ShardId
 
 _CHANGING_LOCKS: Final = 64

@@ -34,8 +34,7 @@ from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.segment_status import SegmentStatus
 from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.errors import ClosedError, RequestError
-from penstock.meta.client import MetadataClient
-from penstock.meta.state.model import Segment
+from penstock.meta import MetadataClient, Segment
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
 

@@ -22,10 +22,8 @@ from msgspec.structs import replace
 from penstock.engine.contract import FOREVER_MS, Cleanup, ShardConfig, ShardTiering, StorageEngine
 from penstock.engine.routing.metadata_waiters import CacheWaiters
 from penstock.engine.routing.segment_status import Answer, allowed
-from penstock.meta.state.constants import STORAGE_ALIASES
-from penstock.meta.state.metadata import commands as event
-from penstock.meta.state.model import UNLIMITED, Segment, Shard, Topic, TopicConfig
-from penstock.meta.watch import Update
+from penstock.meta import STORAGE_ALIASES, UNLIMITED, Segment, Shard, Topic, TopicConfig, Update
+from penstock.meta import events as event
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.log import get_logger
 from penstock.record import Flush, QueueKind, ShardId

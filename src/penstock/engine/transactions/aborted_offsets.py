@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Final, Protocol
 
 from penstock.engine.contract import BatchPage
-from penstock.meta.state.transactions.commands import AbortedRange
+from penstock.meta import AbortedRange
 from penstock.record import ShardId
 
 _HEAD: Final = Struct(">qiibIhiqqq")

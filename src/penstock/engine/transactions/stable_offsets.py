@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.transactions.aborted_offsets import BatchReader, find_aborted
-from penstock.meta.state.transactions.commands import AbortedRange
+from penstock.meta import AbortedRange
 from penstock.record import ShardId
 
 Ranges = Sequence[tuple[int, int]]

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.view import Reader
+from penstock.meta.storage.groups import GroupLog
 
 STALENESS_MS: Final = 2_000
 """Default bound of a local read."""

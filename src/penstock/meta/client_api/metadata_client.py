@@ -6,27 +6,28 @@ holds and leads every shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from penstock.errors import BadRequestError, StoreError, UnknownTopicError
 from penstock.meta.client import NewTopic
+from penstock.meta.client_api.metadata_proposer import expect_result
+from penstock.meta.client_api.node_client import LogNodeClient
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_topic_id
-from penstock.meta.rejections import check_partition, check_text, encode_checked, error_of
-from penstock.meta.standalone.group import GroupLog
-from penstock.meta.state.answers import Rejected, read_head
+from penstock.meta.rejections import check_partition, check_text
 from penstock.meta.state.constants import (
     ACTIVE,
     DEFAULT_NAMESPACE,
+    PLUGIN_STORAGE_ROLE,
     STORAGE_ALIASES,
     STORAGE_TYPES,
+    is_plugin_storage,
     storage_type,
 )
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import (
-    LEASES,
+    MEMBERS,
     NODES,
     SEGMENTS,
     SHARDS,
@@ -34,51 +35,12 @@ from penstock.meta.state.metadata.rows import (
     find_topic,
     list_topics,
 )
-from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
-from penstock.meta.state.view import Reader
-from penstock.meta.watch import Update, Watch, Watchers
-from penstock.platform.clock import Clock
+from penstock.meta.state.model import Segment, Shard, Topic, TopicConfig
 from penstock.record import ShardId
 
-MetadataGroup = GroupLog[cmd.Answer]
-ResultT = TypeVar("ResultT", bound=cmd.Result)
 
-
-class LogMetadataClient:
+class LogMetadataClient(LogNodeClient):
     """See `MetadataClient` for what the methods promise."""
-
-    def __init__(
-        self,
-        group: MetadataGroup,
-        watchers: Watchers,
-        *,
-        node_id: int,
-        cluster_id: str,
-        clock: Clock,
-        entropy: Callable[[int], bytes],
-    ) -> None:
-        self._group = group
-        self._watchers = watchers
-        self._clock = clock
-        self._entropy = entropy
-        self._node_id: Final = node_id
-        self._cluster_id: Final = cluster_id
-
-    @property
-    def _reader(self) -> Reader:
-        return self._group.reader
-
-    def _request_id(self, given: str) -> str:
-        """Return the id that a request gets; a log that may repeat requests gives each one."""
-        return given
-
-    @property
-    def node_id(self) -> int:
-        return self._node_id
-
-    @property
-    def cluster_id(self) -> str:
-        return self._cluster_id
 
     # -- topics -----------------------------------------------------------------------------------
 
@@ -97,12 +59,14 @@ class LogMetadataClient:
         return topic
 
     def create_topics(
-        self, wanted: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
+        self, topics: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[Topic | StoreError]:
         commands: list[cmd.CreateTopic | StoreError] = []
-        for one in wanted:
+        for topic in topics:
             try:
-                commands.append(self._new_topic(one.name, namespace, one.partitions, one.config))
+                commands.append(
+                    self._new_topic(topic.name, namespace, topic.partitions, topic.config)
+                )
             except StoreError as error:
                 commands.append(error)
         outcomes: list[Topic | StoreError | None] = []
@@ -117,13 +81,17 @@ class LogMetadataClient:
                 outcomes.append(error)
         answers = iter(self._group.propose_many(requests))
         self._watchers.deliver()
-        return [self._created(next(answers)) if one is None else one for one in outcomes]
+        return [
+            self._created(next(answers)) if outcome is None else outcome for outcome in outcomes
+        ]
 
     def _place_all(
         self, commands: Sequence[cmd.CreateTopic | StoreError]
     ) -> Iterator[cmd.CreateTopic | StoreError]:
         """Place the shards of several topics as if they were one topic's: spread over the nodes."""
-        counts = [0 if isinstance(one, StoreError) else _placed_count(one) for one in commands]
+        counts = [
+            0 if isinstance(entry, StoreError) else _placed_count(entry) for entry in commands
+        ]
         places = self._place(range(sum(counts)))
         begin = 0
         for command, count in zip(commands, counts, strict=True):
@@ -132,14 +100,16 @@ class LogMetadataClient:
             if isinstance(command, StoreError):
                 yield command
             else:
-                numbered = (replace(one, partition=at) for at, one in enumerate(own))
+                numbered = (
+                    replace(entry, partition=partition) for partition, entry in enumerate(own)
+                )
                 yield replace(command, placements=tuple(numbered))
 
     def _created(self, answer: cmd.Answer | StoreError) -> Topic | StoreError:
         if isinstance(answer, StoreError):
             return answer
         try:
-            topic = _expect(answer, cmd.TopicResult).topic
+            topic = expect_result(answer, cmd.TopicResult).topic
             self.create_shards(topic.topic_id, range(cmd.PLACEMENTS_MAX, topic.partitions))
         except StoreError as error:
             return error
@@ -286,94 +256,36 @@ class LogMetadataClient:
         check_text("a topic id", shard.topic)
         return list(SEGMENTS.scan(self._reader, shard.topic, check_partition(shard.partition)))
 
-    # -- nodes, leases, producer ids --------------------------------------------------------------
-
-    def register_node(
-        self,
-        address: str,
-        *,
-        listeners: Mapping[str, str] | None = None,
-        roles: Sequence[str] = (),
-        boot_id: str = "",
-        store_id: str = "",
-    ) -> Node:
-        command = cmd.RegisterNode(
-            node_id=self._node_id,
-            address=address,
-            listeners=dict(listeners or {}),
-            roles=tuple(roles),
-            boot_id=boot_id,
-            store_id=store_id,
-        )
-        return self._done(command, cmd.NodeResult).node
-
-    def accept_data_loss(self, shard: ShardId) -> Shard:
-        command = cmd.AcceptDataLoss(shard.topic, shard.partition)
-        return self._done(command, cmd.ShardsResult).shards[0]
-
-    def report_engine_loss(self, storage_type: str, engine_id: str) -> None:
-        self._done(cmd.ReportEngineLoss(self._node_id, storage_type, engine_id), cmd.Done)
-
-    def restore_lost_shard(self, shard: ShardId, engine_id: str) -> bool:
-        command = cmd.RestoreShard(shard.topic, shard.partition, self._node_id, engine_id)
-        answer = self._propose(command)
-        return not (isinstance(answer, Rejected) and answer.code == "bad_request")
-
-    def set_node_status(self, node_id: int, status: str, *, epoch: int | None = None) -> Node:
-        return self._done(cmd.SetNodeStatus(node_id, status, epoch), cmd.NodeResult).node
-
-    def remove_node(self, node_id: int) -> None:
-        self._done(cmd.RemoveNode(node_id), cmd.Done)
-
-    def list_nodes(self) -> list[Node]:
-        return list(NODES.scan(self._reader))
-
-    def acquire_lease(self, shard: ShardId, holder: str, duration_ms: int) -> Lease | None:
-        command = cmd.AcquireLease(shard.topic, shard.partition, holder, duration_ms)
-        answer = self._propose(command)
-        if isinstance(answer, Rejected) and answer.code == "held":
-            return None
-        return _expect(answer, cmd.LeaseResult).lease
-
-    def renew_lease(self, lease: Lease, duration_ms: int) -> Lease:
-        command = cmd.RenewLease(
-            lease.topic_id, lease.partition, lease.holder, lease.epoch, duration_ms
-        )
-        return self._done(command, cmd.LeaseResult).lease
-
-    def release_lease(self, lease: Lease) -> None:
-        command = cmd.ReleaseLease(lease.topic_id, lease.partition, lease.holder, lease.epoch)
-        self._done(command, cmd.Done)
-
-    def get_lease(self, shard: ShardId) -> Lease | None:
-        check_text("a topic id", shard.topic)
-        return LEASES.get(self._reader, shard.topic, check_partition(shard.partition))
-
-    def allocate_producer_ids(self, count: int, *, request_id: str = "") -> range:
-        ids = self._done(cmd.AllocateProducerIds(count), cmd.ProducerIds, request_id)
-        return range(ids.first, ids.first + ids.count)
-
-    # -- changes ----------------------------------------------------------------------------------
-
-    def revision(self) -> int:
-        return read_head(self._reader).revision
-
-    def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
-        return self._watchers.watch(self._reader, after, callback)
-
     def _new_topic(
         self, name: str, namespace: str, partitions: int, config: TopicConfig | None
     ) -> cmd.CreateTopic:
         check_text("a topic", name)
         check_partition(partitions)
+        full_config = _named(config if config is not None else TopicConfig())
+        if is_plugin_storage(full_config.storage_type):
+            self._check_plugin_storage(full_config.storage_type)
         topic_id = make_topic_id(name, self._clock.now_ms(), self._entropy(ULID_RANDOM_SIZE))
         return cmd.CreateTopic(
             topic_id=topic_id,
             namespace=namespace,
             name=name,
             partitions=partitions,
-            config=_named(config if config is not None else TopicConfig()),
+            config=full_config,
         )
+
+    def _check_plugin_storage(self, storage_type: str) -> None:
+        """Raise while a node runs a release that rejects plugin storage types: its state would
+        differ from that of the others from this command on."""
+        nodes = {node.node_id: node.roles for node in NODES.scan(self._reader)}
+        for member in MEMBERS.scan(self._reader):
+            nodes.setdefault(member.node_id, ())  # has not registered yet
+        old = sorted(node for node, roles in nodes.items() if PLUGIN_STORAGE_ROLE not in roles)
+        if old:
+            raise BadRequestError(
+                f"storage_type is {storage_type!r}, which these nodes have not said to accept: "
+                f"{', '.join(map(str, old))}; upgrade them if their release is older, or wait "
+                "until they have registered, and try again"
+            )
 
     def _placed_topic(
         self, name: str, namespace: str, partitions: int, config: TopicConfig | None
@@ -391,29 +303,10 @@ class LogMetadataClient:
         node = self._node_id
         return tuple(cmd.Placement(partition, (node,), node) for partition in partitions)
 
-    def _propose(self, command: cmd.Command, request_id: str = "") -> cmd.Answer:
-        answer = self._group.propose(self._encoded(command, request_id))
-        self._watchers.deliver()
-        return answer
-
-    def _encoded(self, command: cmd.Command, request_id: str = "") -> bytes:
-        request = cmd.Request(self._clock.now_ms(), command, self._request_id(request_id))
-        return encode_checked(request)
-
-    def _done(self, command: cmd.Command, kind: type[ResultT], request_id: str = "") -> ResultT:
-        return _expect(self._propose(command, request_id), kind)
-
 
 def _placed_count(command: cmd.CreateTopic) -> int:
     """Return how many shards of a topic the command that creates it names."""
     return min(command.partitions, cmd.PLACEMENTS_MAX)
-
-
-def _expect(answer: cmd.Answer, kind: type[ResultT]) -> ResultT:
-    if isinstance(answer, Rejected):
-        raise error_of(answer)
-    assert isinstance(answer.result, kind), f"expected {kind.__name__}, got {answer.result!r}"
-    return answer.result
 
 
 def _named(config: object) -> TopicConfig:

@@ -14,9 +14,9 @@ from zlib import crc32
 
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import GroupInfo, Takeover
+from penstock.meta.client_api.proposer import Proposer
 from penstock.meta.controller.decisions import idle_groups
 from penstock.meta.rejections import check_text, encode_checked, error_of
-from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.offsets import commands as cmd
@@ -31,6 +31,7 @@ from penstock.meta.state.offsets.rows import (
     scan_members,
     scan_offsets,
 )
+from penstock.meta.storage.groups import GroupLog
 from penstock.platform.clock import Clock
 
 OffsetGroup = GroupLog[cmd.OffsetAnswer]
@@ -41,26 +42,22 @@ _SAVE_SIZE_MAX: Final = 100 << 10
 _ENTRY_SIZE: Final = 64
 
 
-class LogOffsetClient:
+class LogOffsetClient(Proposer):
     """See `OffsetClient` for what the methods promise."""
 
     def __init__(self, groups: Sequence[OffsetGroup], *, node_id: int, clock: Clock) -> None:
+        Proposer.__init__(self, node_id=node_id, clock=clock)
         self._offset_groups: Final = tuple(groups)
-        self._offsets_node: Final = node_id
-        self._offsets_clock: Final = clock
-
-    def _offset_request_id(self, given: str) -> str:
-        return given
 
     def take_coordinator_epochs(self, groups: Sequence[cmd.GroupName]) -> list[int]:
-        return [one.epoch for one in self.take_over_groups(groups)]
+        return [takeover.epoch for takeover in self.take_over_groups(groups)]
 
     def take_over_groups(self, groups: Sequence[cmd.GroupName]) -> list[Takeover]:
         taken: dict[cmd.GroupName, Takeover] = {}
         for home, names in self._by_home(groups):
             for start in range(0, len(names), cmd.ROWS_MAX):
                 part = tuple(names[start : start + cmd.ROWS_MAX])
-                result = self._ask(home, cmd.TakeEpochs(part, self._offsets_node), cmd.Epochs)
+                result = self._ask(home, cmd.TakeEpochs(part, self._node_id), cmd.Epochs)
                 taken.update(zip(part, _takeovers(result), strict=True))
         return [taken[name] for name in groups]
 
@@ -71,19 +68,21 @@ class LogOffsetClient:
         *,
         node: int | None = None,
     ) -> tuple[list[cmd.StaleEntry], list[Takeover]]:
-        holder = self._offsets_node if node is None else node
+        holder = self._node_id if node is None else node
         stale: list[cmd.StaleEntry] = []
         taken: dict[int, Takeover] = {}
         for home in self._offset_groups:
             numbers = [
                 number
-                for number, one in enumerate(firsts)
-                if self._home(one.namespace, one.group) is home
+                for number, offsets in enumerate(firsts)
+                if self._home(offsets.namespace, offsets.group) is home
             ]
-            own = [one for one in saves if self._home(one.namespace, one.group) is home]
+            own = [
+                offsets for offsets in saves if self._home(offsets.namespace, offsets.group) is home
+            ]
             first = [firsts[number] for number in numbers]
-            found, takeovers = self._commit_at(home, own, first, holder)
-            stale += found
+            stale_here, takeovers = self._commit_at(home, own, first, holder)
+            stale += stale_here
             taken.update(zip(numbers, takeovers, strict=True))
         return stale, [taken[number] for number in range(len(firsts))]
 
@@ -97,7 +96,7 @@ class LogOffsetClient:
         """Propose everything at the same moment: requests that wait together share an entry."""
         requests = [self._offset_request(cmd.SaveOffsets(part)) for part in _split(saves)]
         requests += [
-            self._offset_request(cmd.CommitGroups(part, holder), self._offset_request_id(""))
+            self._offset_request(cmd.CommitGroups(part, holder), self._request_id())
             for part in _split_firsts(firsts)
         ]
         stale: list[cmd.StaleEntry] = []
@@ -129,7 +128,8 @@ class LogOffsetClient:
 
     def _save(self, home: OffsetGroup, groups: list[cmd.GroupOffsets]) -> list[cmd.StaleEntry]:
         size = sum(
-            len(one.entries) * (_ENTRY_SIZE + len(one.namespace) + len(one.group)) for one in groups
+            len(offsets.entries) * (_ENTRY_SIZE + len(offsets.namespace) + len(offsets.group))
+            for offsets in groups
         )
         if size < _SAVE_SIZE_MAX:
             data = self._offset_request(cmd.SaveOffsets(tuple(groups)))
@@ -151,7 +151,7 @@ class LogOffsetClient:
     ) -> int:
         if len(offsets) > cmd.ROWS_MAX:
             raise BadRequestError(f"{len(offsets)} offsets to reset; at most {cmd.ROWS_MAX}")
-        command = cmd.ResetOffsets(namespace, group, tuple(offsets), self._offsets_node)
+        command = cmd.ResetOffsets(namespace, group, tuple(offsets), self._node_id)
         return self._ask(self._home(namespace, group), command, cmd.Epochs, request_id).epochs[0]
 
     def get_offset(self, namespace: str, group: str, shard: str) -> CommittedOffset | None:
@@ -168,12 +168,12 @@ class LogOffsetClient:
     def list_groups(self, namespace: str | None = None) -> list[GroupInfo]:
         if namespace is not None:
             check_text("a namespace", namespace)
-        found = [
+        groups = [
             _info(*row)
             for home in self._offset_groups
             for row in scan_groups(home.reader, namespace)
         ]
-        return sorted(found, key=attrgetter("namespace", "group"))
+        return sorted(groups, key=attrgetter("namespace", "group"))
 
     def delete_offsets(self, namespace: str, group: str, shards: Sequence[str]) -> int:
         home = self._home(namespace, group)
@@ -206,13 +206,15 @@ class LogOffsetClient:
 
     def forget_topic_offsets(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
         rows = 0
-        wanted = None if partitions is None else {f"{topic_id}_{one}" for one in partitions}
+        deleted = (
+            None if partitions is None else {f"{topic_id}_{partition}" for partition in partitions}
+        )
         for home in self._offset_groups:
             for namespace, group, _ in list(scan_groups(home.reader, None, with_deleted=True)):
                 shards = [
                     shard
                     for shard, _ in scan_offsets(home.reader, namespace, group, f"{topic_id}_")
-                    if (_is_shard_of(shard, topic_id) if wanted is None else shard in wanted)
+                    if (_is_shard_of(shard, topic_id) if deleted is None else shard in deleted)
                 ]
                 for start in range(0, len(shards), cmd.ROWS_MAX):
                     part = tuple(shards[start : start + cmd.ROWS_MAX])
@@ -225,11 +227,11 @@ class LogOffsetClient:
         self._ask(self._home(namespace, group), command, cmd.Saved)
 
     def get_group_state(self, namespace: str, group: str) -> bytes | None:
-        found = read_members(self._home(namespace, group).reader, namespace, group)
-        return None if found is None else found[1]
+        members = read_members(self._home(namespace, group).reader, namespace, group)
+        return None if members is None else members[1]
 
     def list_group_states(self) -> list[tuple[str, str, bytes]]:
-        return [one for home in self._offset_groups for one in scan_members(home.reader)]
+        return [state for home in self._offset_groups for state in scan_members(home.reader)]
 
     def _expire(
         self, home: OffsetGroup, names: list[cmd.GroupName], before_ms: int
@@ -267,11 +269,11 @@ class LogOffsetClient:
         request_id: str = "",
     ) -> ResultT:
         if not isinstance(command, cmd.SaveOffsets | cmd.CompareAndSet | cmd.SaveGroupState):
-            request_id = self._offset_request_id(request_id)  # those can be repeated as they are
+            request_id = self._request_id(request_id)  # those can be repeated as they are
         return _asked(home, self._offset_request(command, request_id), kind)
 
     def _offset_request(self, command: cmd.OffsetCommand, request_id: str = "") -> bytes:
-        now_ms = self._offsets_clock.now_ms()
+        now_ms = self._clock.now_ms()
         return encode_checked(cmd.OffsetRequest(now_ms, command, request_id))
 
 
@@ -291,12 +293,12 @@ def _split(groups: Sequence[cmd.GroupOffsets]) -> Iterator[tuple[cmd.GroupOffset
         start = 0
         name_size = len(offsets.namespace) + len(offsets.group)
         size += name_size
-        for at, entry in enumerate(offsets.entries):
+        for position, entry in enumerate(offsets.entries):
             size += _ENTRY_SIZE + name_size + len(entry.shard) + len(entry.metadata)
             if size >= _SAVE_SIZE_MAX:
-                entries = offsets.entries[start : at + 1]
+                entries = offsets.entries[start : position + 1]
                 yield (*part, cmd.GroupOffsets(offsets.namespace, offsets.group, entries))
-                part, size, start = [], name_size, at + 1
+                part, size, start = [], name_size, position + 1
         if start == 0:
             part.append(offsets)
         elif start < len(offsets.entries):
@@ -312,10 +314,10 @@ def _split_firsts(
     """Yield whole groups in parts of a bounded size, in order."""
     part: list[cmd.NewGroupOffsets] = []
     size = 0
-    for one in groups:
-        part.append(one)
-        size += len(one.namespace) + len(one.group)
-        size += sum(_ENTRY_SIZE + len(new.shard) + len(new.metadata) for new in one.offsets)
+    for group in groups:
+        part.append(group)
+        size += len(group.namespace) + len(group.group)
+        size += sum(_ENTRY_SIZE + len(new.shard) + len(new.metadata) for new in group.offsets)
         if size >= _SAVE_SIZE_MAX or len(part) == cmd.ROWS_MAX:
             yield tuple(part)
             part, size = [], 0
@@ -325,7 +327,7 @@ def _split_firsts(
 
 def _takeovers(granted: cmd.Epochs) -> list[Takeover]:
     previous = granted.previous or (0,) * len(granted.epochs)
-    return [Takeover(*one) for one in zip(granted.epochs, previous, strict=True)]
+    return [Takeover(*pair) for pair in zip(granted.epochs, previous, strict=True)]
 
 
 def _is_shard_of(shard: str, topic_id: str) -> bool:

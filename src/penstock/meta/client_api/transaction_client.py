@@ -7,6 +7,7 @@ from typing import Final, Protocol, runtime_checkable
 from zlib import crc32
 
 from penstock.meta.client_api.offset_client import OffsetGroup
+from penstock.meta.client_api.proposer import Proposer
 from penstock.meta.rejections import encode_checked, error_of
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.keys import encode_key
@@ -35,16 +36,12 @@ class TransactionClient(Protocol):
     def list_aborted(self) -> list[txn.AbortedRange]: ...
 
 
-class LogTransactionClient:
+class LogTransactionClient(Proposer):
     """See `TransactionClient`."""
 
-    def __init__(self, groups: Sequence[OffsetGroup], *, clock: Clock) -> None:
+    def __init__(self, groups: Sequence[OffsetGroup], *, node_id: int, clock: Clock) -> None:
+        Proposer.__init__(self, node_id=node_id, clock=clock)
         self._transaction_groups: Final = tuple(groups)
-        self._transactions_clock: Final = clock
-
-    def _transaction_request_id(self) -> str:
-        """Return what a command is known by when it is sent again; a single node sends once."""
-        return ""
 
     def change_transaction(self, command: txn.TransactionCommand) -> txn.TransactionState | None:
         groups = self._transaction_groups
@@ -52,7 +49,7 @@ class LogTransactionClient:
             homes = groups  # what is not in a group is not forgotten there
         else:
             homes = (self._home_of(command.namespace, command.transactional_id),)
-        now_ms, request_id = self._transactions_clock.now_ms(), self._transaction_request_id()
+        now_ms, request_id = self._clock.now_ms(), self._request_id()
         request = cmd.OffsetRequest(now_ms, command, request_id)
         state = None
         for home in homes:
@@ -74,7 +71,11 @@ class LogTransactionClient:
         return read_transaction(home.reader, namespace, transactional_id)
 
     def list_transactions(self) -> list[txn.TransactionState]:
-        return [one for home in self._transaction_groups for one in scan_transactions(home.reader)]
+        return [
+            state for home in self._transaction_groups for state in scan_transactions(home.reader)
+        ]
 
     def list_aborted(self) -> list[txn.AbortedRange]:
-        return [one for home in self._transaction_groups for one in scan_aborted(home.reader)]
+        return [
+            aborted for home in self._transaction_groups for aborted in scan_aborted(home.reader)
+        ]

@@ -57,7 +57,7 @@ class Liveness:
             self._silent[node] = 0 if heard else before.get(node, 0) + 1
         return {node for node, rounds in self._silent.items() if rounds < SILENT_ROUNDS}
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._silent.clear()
 
 
@@ -77,7 +77,7 @@ class HeartbeatRounds:
             node for node, (_, rounds) in self._last.items() if rounds < MISSED_HEARTBEAT_ROUNDS
         }
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._last.clear()
 
 
@@ -168,8 +168,8 @@ class ControllerLoop:
                 raise
         status = self._status()
         if status.role != "leader":
-            self._liveness.forget()
-            self._beats.forget()
+            self._liveness.reset()
+            self._beats.reset()
             self._heard = None
             self._seen_changes = self._balanced_changes = -1
             return
@@ -177,12 +177,12 @@ class ControllerLoop:
         self._heard = self._alive(status, nodes)
         lost = lost_nodes(nodes, self._heard)
         if lost:
-            _log.warning("nodes_lost", nodes=", ".join(str(one.node_id) for one in lost))
+            _log.warning("nodes_lost", nodes=", ".join(str(node.node_id) for node in lost))
             self._decide(lost)
         self._rounds += 1
-        self._look_after_shards(is_balancing=self._rounds % BALANCE_ROUNDS == 0)
+        self._maintain_shards(is_balancing=self._rounds % BALANCE_ROUNDS == 0)
 
-    def _look_after_shards(self, *, is_balancing: bool) -> None:
+    def _maintain_shards(self, *, is_balancing: bool) -> None:
         changes = self._counts.changes
         is_balancing = is_balancing and changes != self._balanced_changes
         if changes == self._seen_changes and not is_balancing:

@@ -67,9 +67,9 @@ def load_of(shards: Iterable[Shard]) -> Load:
 def load_of_placements(placements: Iterable[cmd.Placement]) -> Load:
     replicas: Counter[int] = Counter()
     leaders: Counter[int] = Counter()
-    for one in placements:
-        replicas.update(one.replicas)
-        leaders[one.leader] += 1
+    for placement in placements:
+        replicas.update(placement.replicas)
+        leaders[placement.leader] += 1
     return Load(replicas, leaders)
 
 
@@ -131,7 +131,9 @@ def place_shards(
             led_here[leader] -= 1
             led_here[other] += 1
             placed[number] = (partition, replicas, other)
-    return tuple(cmd.Placement(one, tuple(replicas), leader) for one, replicas, leader in placed)
+    return tuple(
+        cmd.Placement(number, tuple(replicas), leader) for number, replicas, leader in placed
+    )
 
 
 def lost_nodes(nodes: Sequence[Node], alive: Collection[int]) -> list[cmd.SetNodeStatus]:
@@ -218,7 +220,8 @@ def replacements(
         if len(kept) == len(shard.replicas) or not in_sync or len(decided) >= moves_max:
             continue
         others = sorted(
-            (node for node in held if node not in kept), key=lambda one: (held[one], one)
+            (node for node in held if node not in kept),
+            key=lambda candidate: (held[candidate], candidate),
         )
         taken = others[: len(shard.replicas) - len(kept)]
         for node in taken:
@@ -277,8 +280,8 @@ def raft_transfers(
     if metadata_leader != node_id:
         return []
     moves: list[tuple[str, int]] = []
-    for number, one in enumerate(sorted(leads, key=lambda one: one.group)):
-        others = sorted(one.ready - {node_id})
-        if one.group != "metadata" and others:
-            moves.append((one.group, others[number % len(others)]))
+    for number, lead in enumerate(sorted(leads, key=lambda lead: lead.group)):
+        others = sorted(lead.ready - {node_id})
+        if lead.group != "metadata" and others:
+            moves.append((lead.group, others[number % len(others)]))
     return moves

@@ -11,14 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from penstock.meta.controller.decisions import Load
-from penstock.meta.state.metadata.commands import (
-    Event,
-    NodePut,
-    NodeRemoved,
-    ShardDeleted,
-    ShardPut,
-    TopicDeleted,
-)
+from penstock.meta.events import Event, NodePut, NodeRemoved, ShardDeleted, ShardPut, TopicDeleted
 from penstock.meta.state.metadata.rows import SHARDS
 from penstock.meta.state.model import Shard
 from penstock.meta.state.view import Reader
@@ -50,8 +43,8 @@ class ShardCounts:
 
     def apply(self, events: Iterable[Event]) -> None:
         with self._lock:
-            for one in events:
-                match one:
+            for event in events:
+                match event:
                     case ShardPut(shard):
                         self._put(shard)
                         self.changes += 1

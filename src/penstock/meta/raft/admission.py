@@ -101,8 +101,8 @@ class Admission:
         peer = self._peers.get(join.node_id)
         if peer is None:
             return f"node {join.node_id} is not among the node.peers of this cluster"
-        found = self._ask(peer)
-        if found is None or found.incarnation != join.incarnation:
+        status = self._ask(peer)
+        if status is None or status.incarnation != join.incarnation:
             return (
                 f"{peer.address}, which node.peers gives node {join.node_id}, does not answer as "
                 "the node that wants to join"

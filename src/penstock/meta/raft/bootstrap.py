@@ -21,26 +21,34 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.errors import DeadlineError, NotAStoreError, SettingsError, StoreError
+from penstock.errors import (
+    BadRequestError,
+    DeadlineError,
+    NotAStoreError,
+    SettingsError,
+    StoreError,
+)
 from penstock.meta.raft.load import initial_rows, is_bootstrapped
 from penstock.meta.raft.network.credentials import Credentials, Stored, load_stored, put_stored
 from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (
     PROTOCOL,
+    ConnectRequest,
     HandshakeAccepted,
     HandshakeRejected,
     JoinRequest,
+    Opening,
     PeerStatus,
     StatusRequest,
 )
 from penstock.meta.raft.network.transport import call_node
-from penstock.meta.standalone.group import GroupName
 from penstock.meta.standalone.log import METADATA, offset_group_name
 from penstock.meta.state.metadata.rows import MEMBERS
 from penstock.meta.state.model import Member
 from penstock.meta.state.view import MemoryView, Reader
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.groups import GroupName
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -166,7 +174,9 @@ class Bootstrap:
         self._identity = identity
         self._credentials = credentials
         self._peers = peers
-        self._address = next(one.address for one in peers if one.node_id == identity.node_id)
+        self._address = next(
+            candidate.address for candidate in peers if candidate.node_id == identity.node_id
+        )
         self._draw = draw
         self._reasons: list[str] = []
 
@@ -177,19 +187,19 @@ class Bootstrap:
         others = [peer for peer in self._peers if peer.node_id != self._identity.node_id]
         while True:
             statuses = {peer.node_id: self._ask(peer) for peer in others}
-            known = [one for one in statuses.values() if one is not None]
-            joined = self._join(known) if any(one.is_bootstrapped for one in known) else None
+            known = [status for status in statuses.values() if status is not None]
+            joined = self._join(known) if any(status.is_bootstrapped for status in known) else None
             if joined is not None:
                 return joined
             is_first = all(self._identity.node_id < peer.node_id for peer in others)
             is_complete = len(known) == len(others) and not any(
-                one.is_bootstrapped for one in known
+                status.is_bootstrapped for status in known
             )
-            if is_complete and any(one.peers != mine for one in known):
+            if is_complete and any(status.peers != mine for status in known):
                 self._reasons.append(f"other nodes have other node.peers than {','.join(mine)}")
             elif is_complete and is_first:
                 return self._found()
-            elif not any(one.is_bootstrapped for one in known):
+            elif not any(status.is_bootstrapped for status in known):
                 away = [str(peer.node_id) for peer in others if statuses[peer.node_id] is None]
                 self._reasons.append(f"waiting for nodes {', '.join(away) or others[0].node_id}")
             self._report("; ".join(self._reasons))
@@ -282,3 +292,59 @@ def _write_identity(
     database.write(batch)
     database.sync()
     return identity, stored
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Which node of which cluster this is."""
+
+    node_id: int
+    peers: tuple[str, ...]
+    """All nodes of the first hour, `NODE@HOST:PORT`, this node among them."""
+    listen: str = ""
+    """`HOST:PORT` to listen on; empty: as the peers know it."""
+    offset_groups: int = 1
+    store_id: str = ""
+    """Which records the node has; empty: it keeps none."""
+    secrets: tuple[str, ...] = ()
+    """What the nodes of the cluster share; see `credentials`."""
+    join_token: str = ""
+
+
+class WaitingHost:
+    """What a node answers before it belongs to a cluster."""
+
+    def __init__(self, credentials: Credentials, peers: Sequence[Peer]) -> None:
+        identity = credentials.identity
+        self._credentials = credentials
+        self._status = PeerStatus(
+            identity.node_id,
+            identity.incarnation,
+            is_bootstrapped=False,
+            peers=tuple(f"{peer.node_id}@{peer.address}" for peer in peers),
+        )
+
+    def keys_for(self, opening: Opening) -> tuple[bytes, ...]:
+        if not isinstance(opening, StatusRequest):
+            raise BadRequestError("this node does not belong to a cluster yet")
+        return self._credentials.keys_for(opening)
+
+    def draw_nonce(self) -> bytes:
+        return self._credentials.draw_nonce()
+
+    def check_hello(self, _hello: ConnectRequest) -> str | None:
+        return "this node does not belong to a cluster yet"
+
+    def peer_status(self) -> PeerStatus:
+        return self._status
+
+    def join(self, _join: JoinRequest) -> tuple[HandshakeAccepted | HandshakeRejected, bytes]:
+        return HandshakeRejected("this node does not belong to a cluster yet"), b""
+
+    def receive(self, sender: int, data: bytes) -> None:
+        """No connection gets so far."""
+
+    def unreachable(self, node: int) -> None:
+        """Nothing is sent."""
+
+    def open_to(self, member: Member) -> Opener:
+        raise AssertionError(f"nothing is sent to {member.node_id}")

@@ -18,8 +18,6 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from msgspec import Struct
-
 from penstock.errors import (
     BadRequestError,
     RequestError,
@@ -28,9 +26,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta.client_api.local_reads import STALENESS_MS
-from penstock.meta.client_api.metadata_client import LogMetadataClient
-from penstock.meta.client_api.offset_client import LogOffsetClient
-from penstock.meta.client_api.transaction_client import LogTransactionClient
+from penstock.meta.client_api.log_client import ClusterClient
 from penstock.meta.controller.controller_loop import ControllerLoop
 from penstock.meta.controller.decisions import OFFLINE, load_of, place_shards, storage_nodes
 from penstock.meta.controller.decommission import last_replica_shards, listed
@@ -39,42 +35,41 @@ from penstock.meta.raft.admission import Admission
 from penstock.meta.raft.bootstrap import (
     Bootstrap,
     Peer,
+    Place,
+    WaitingHost,
     group_names,
     load_identity,
     parse_peers,
     request_peer_status,
 )
 from penstock.meta.raft.group import RaftGroup
+from penstock.meta.raft.group_handle import GroupHandle
 from penstock.meta.raft.leader_wait import StartWait, await_leaders
 from penstock.meta.raft.load import require_core
 from penstock.meta.raft.membership import (
     MemberGroup,
     Membership,
-    look_after,
+    maintain_membership,
 )
 from penstock.meta.raft.network.credentials import Credentials, check_secrets, draw_incarnation
-from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (
-    ConnectRequest,
     HandshakeAccepted,
     HandshakeRejected,
     JoinRequest,
-    Opening,
-    PeerStatus,
-    StatusRequest,
 )
 from penstock.meta.raft.network.transport import Transport, unreached
-from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
+from penstock.meta.raft.node import NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.standalone.group import GroupLog, LogLimits
+from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Database, RocksDatabase
+from penstock.meta.storage.groups import GroupLog, LogLimits
 from penstock.meta.watch import Watchers
 from penstock.platform.clock import Clock, SystemClock
 
@@ -86,64 +81,10 @@ def _draw(clock: Clock, entropy: Callable[[int], bytes]) -> tuple[str, bytes]:
     return draw_incarnation(clock.now_ms(), entropy)
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """Which node of which cluster this is."""
-
-    node_id: int
-    peers: tuple[str, ...]
-    """All nodes of the first hour, `NODE@HOST:PORT`, this node among them."""
-    listen: str = ""
-    """`HOST:PORT` to listen on; empty: as the peers know it."""
-    offset_groups: int = 1
-    store_id: str = ""
-    """Which records the node has; empty: it keeps none."""
-    secrets: tuple[str, ...] = ()
-    """What the nodes of the cluster share; see `credentials`."""
-    join_token: str = ""
-
-
-class WaitingHost:
-    """What a node answers before it belongs to a cluster."""
-
-    def __init__(self, credentials: Credentials, peers: Sequence[Peer]) -> None:
-        identity = credentials.identity
-        self._credentials = credentials
-        self._standing = PeerStatus(
-            identity.node_id,
-            identity.incarnation,
-            is_bootstrapped=False,
-            peers=tuple(f"{peer.node_id}@{peer.address}" for peer in peers),
-        )
-
-    def keys_for(self, opening: Opening) -> tuple[bytes, ...]:
-        if not isinstance(opening, StatusRequest):
-            raise BadRequestError("this node does not belong to a cluster yet")
-        return self._credentials.keys_for(opening)
-
-    def draw_nonce(self) -> bytes:
-        return self._credentials.draw_nonce()
-
-    def check_hello(self, _hello: ConnectRequest) -> str | None:
-        return "this node does not belong to a cluster yet"
-
-    def peer_status(self) -> PeerStatus:
-        return self._standing
-
-    def join(self, _join: JoinRequest) -> tuple[HandshakeAccepted | HandshakeRejected, bytes]:
-        return HandshakeRejected("this node does not belong to a cluster yet"), b""
-
-    def receive(self, sender: int, data: bytes) -> None:
-        """No connection gets so far."""
-
-    def unreachable(self, node: int) -> None:
-        """Nothing is sent."""
-
-    def open_to(self, member: Member) -> Opener:
-        raise AssertionError(f"nothing is sent to {member.node_id}")
-
-
-class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
+class RaftMetaClient(ClusterClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
+
+    _roles = ("meta", PLUGIN_STORAGE_ROLE)
 
     def __init__(
         self,
@@ -161,15 +102,9 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
         self._credentials = credentials
         identity = credentials.identity
         self._peers = parse_peers(place.peers)
-        self._store_id = place.store_id
         self._transport = transport
         self._watchers_thread_wake = threading.Event()
         self._is_closing = False
-        self._nonce = entropy(8).hex()
-        self._listeners: dict[str, str] = {}
-        self._registering = threading.Lock()
-        self._requests = 0
-        self._counting = threading.Lock()
         watchers: Final = Watchers()
         self.node: Final = RaftNode(
             database,
@@ -193,20 +128,21 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
             self.node.add_group(name, number, OffsetMachine())
             for number, name in enumerate(names[1:], start=1)
         ]
-        LogMetadataClient.__init__(
-            self,
+        super().__init__(
             self._metadata,
+            self._offset_handles,
             watchers,
             node_id=identity.node_id,
             cluster_id=identity.cluster_id,
             clock=clock,
             entropy=entropy,
+            store_id=place.store_id,
         )
-        LogOffsetClient.__init__(self, self._offset_handles, node_id=identity.node_id, clock=clock)
-        LogTransactionClient.__init__(self, self._offset_handles, clock=clock)
         self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
         self.membership: Final = self._build_membership()
-        self.node.on_tick = lambda ticks: look_after(identity.node_id, self._all_groups, ticks)
+        self.node.on_tick = lambda ticks: maintain_membership(
+            identity.node_id, self._all_groups, ticks
+        )
         self.node.on_join = self._join
         self._deliverer = threading.Thread(
             target=self._deliver, name="penstock-meta-watch", daemon=True
@@ -221,7 +157,7 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
             self._all_groups,
             find=lambda node: MEMBERS.get(self._metadata.reader, node),
             record=self._record_member,
-            forget=self._forget_member,
+            forget=self._remove_member_rows,
         )
 
     def _build_admission(self) -> Admission:
@@ -301,9 +237,9 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
         clock = clock if clock is not None else SystemClock()
         timing = timing if timing is not None else NodeTiming()
         stopping = stopping if stopping is not None else threading.Event()
-        found = parse_peers(place.peers)
+        peers = parse_peers(place.peers)
         node_id = place.node_id
-        mine = next((peer.address for peer in found if peer.node_id == node_id), "")
+        mine = next((peer.address for peer in peers if peer.node_id == node_id), "")
         if not mine:
             raise SettingsError(f"node.peers does not list node {node_id} itself")
         host, _, port = (place.listen or mine).rpartition(":")
@@ -323,12 +259,12 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
                 now_s=lambda: clock.now_ms() // 1_000,
                 entropy=entropy,
             )
-            transport = Transport(WaitingHost(credentials, found), (host, int(port)))
+            transport = Transport(WaitingHost(credentials, peers), (host, int(port)))
             transport.start()
             if not identity.cluster_id:
                 start_wait = StartWait(clock, stopping)
                 bootstrap = Bootstrap(
-                    database, credentials, found, draw=draw, report=start_wait.report
+                    database, credentials, peers, draw=draw, report=start_wait.report
                 )
                 identity, stored = bootstrap.run(
                     partial(clock.wait, stopping, timing.pause_seconds)
@@ -370,7 +306,7 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
 
     def leader_problem(self) -> str:
         """Return why no change of the metadata can be decided at the moment; empty: it can."""
-        without = [one.name for one in self.node.status if not one.leader]
+        without = [group.name for group in self.node.status if not group.leader]
         if not without:
             return ""
         shown = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
@@ -465,18 +401,6 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
 
     # -- differences to a single node -------------------------------------------------------------
 
-    def _request_id(self, given: str) -> str:
-        if given:
-            return given
-        with self._counting:
-            self._requests += 1
-            return f"{self._nonce}-{self._requests}"
-
-    _offset_request_id = _request_id
-
-    def _transaction_request_id(self) -> str:
-        return self._request_id("")
-
     def _place(self, partitions: Iterable[int], topic_id: str = "") -> tuple[cmd.Placement, ...]:
         nodes = storage_nodes(NODES.scan(self._metadata.local), self._node_id)
         own = load_of(SHARDS.scan(self._metadata.local, topic_id)) if topic_id else None
@@ -485,24 +409,15 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
     def _decide(self, commands: Sequence[cmd.Command]) -> None:
         for start in range(0, len(commands), _DECISIONS_AT_ONCE):
             requests = [
-                cmd.Request(self._clock.now_ms(), one, self._request_id(""))
-                for one in commands[start : start + _DECISIONS_AT_ONCE]
+                cmd.Request(self._clock.now_ms(), command, self._request_id())
+                for command in commands[start : start + _DECISIONS_AT_ONCE]
             ]
-            self._metadata.propose_many([encode_checked(one) for one in requests])
+            self._metadata.propose_many([encode_checked(command) for command in requests])
 
-    def _register(self) -> None:
+    @property
+    def _address(self) -> str:
         members = {member.node_id: member.address for member in self.node.members}
-        address = members.get(self._node_id, "")
-        # One registration at a time: an older one that arrived last would hide the address of this
-        # node from the others until it notices.
-        with self._registering:
-            self.register_node(
-                address,
-                listeners=self._listeners,
-                roles=("meta",),
-                boot_id=self._nonce,
-                store_id=self._store_id,
-            )
+        return members.get(self._node_id, "")
 
     def register_store(self, stopping: threading.Event) -> None:
         """Register; returns when it is known which records this node has. `stopping` ends the
@@ -535,7 +450,7 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
         command = cmd.PutMember(member.node_id, member.address, member.incarnation)
         self._done(command, cmd.Done)
 
-    def _forget_member(self, node: int) -> None:
+    def _remove_member_rows(self, node: int) -> None:
         if MEMBERS.get(self._metadata.reader, node) is not None:
             self._done(cmd.RemoveMember(node), cmd.Done)
         if NODES.get(self._metadata.reader, node) is not None:

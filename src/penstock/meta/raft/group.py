@@ -17,38 +17,46 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 from zlib import crc32
 
-from msgspec import MsgspecError, Struct
+from msgspec import Struct
 
 from penstock._native import RaftCore
-from penstock.errors import NotAStoreError, StoreError
-from penstock.meta.raft.load import RaftTiming, load_group
+from penstock.errors import StoreError
+from penstock.meta.raft.entry_log import EntryLog
+from penstock.meta.raft.load import (
+    CoreConfiguration,
+    RaftTiming,
+    configuration_for_core,
+    configuration_of_core,
+    load_group,
+)
 from penstock.meta.raft.network.frames import Frame, RaftMessage, SnapshotAnswer, SnapshotChunk
 from penstock.meta.raft.pending_requests import Proposal, Proposals, ReadDone, Reads
 from penstock.meta.raft.snapshots import (
     CHUNK_SIZE,
     SnapshotReceiving,
-    SnapshotSending,
+    SnapshotSendings,
     delete_generations,
     pinned_state,
 )
 from penstock.meta.raft.status import Hearing, RaftStatus
-from penstock.meta.standalone.group import (
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.groups import (
     UNWRITTEN_ENTRIES_MAX,
     UNWRITTEN_SIZE_MAX,
     GroupName,
     LogLimits,
     Machine,
+    decode_requests,
 )
-from penstock.meta.storage import log_format as fmt
-from penstock.meta.storage.database import Batch, Database
 from penstock.meta.storage.unflushed_rows import UnflushedRows
 from penstock.platform.log import get_logger
 
-_log: Final = get_logger(__name__)
+_logger: Final = get_logger(__name__)
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
@@ -69,7 +77,6 @@ _PATIENCE: Final = 4
 """A leader lets its log grow to so many times its limits while a member that lives lags."""
 
 Committed = tuple[int, int, int, bytes, bytes]
-_CoreConfiguration = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], bool]
 
 
 class GroupOptions(Struct, frozen=True):
@@ -108,7 +115,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         timing, seed = options.timing, options.seed
         self._core = RaftCore(
             options.node_id,
-            configuration=_parts(loaded.configuration),
+            configuration=configuration_for_core(loaded.configuration),
             hard_state=loaded.hard_state,
             cut=loaded.cut,
             rows=loaded.rows,
@@ -121,10 +128,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             seed=seed,
         )
         self._configuration = loaded.configuration
-        self._cut = loaded.cut[0]
-        self._last = self._cut + len(loaded.rows)
-        self._sizes = {index: len(row) for index, row in loaded.rows}
-        self._held_size = sum(self._sizes.values())
+        self._log = EntryLog(database, name, loaded.cut[0], loaded.rows)
         self._applied, self._applied_term = loaded.applied
         self._applied_durable = 0
         self._commit = loaded.hard_state[2]
@@ -142,17 +146,18 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._proposals: Proposals[RequestT, AnswerT]
         self._proposals = Proposals(origin, deadline_ticks=deadline, group=name.name)
         self._reads = Reads(origin, deadline_ticks=deadline, group=name.name)
-        self._sendings: dict[int, SnapshotSending] = {}
-        # Two lives of a node must not number their snapshots alike.
-        self._sent_snapshots = crc32(origin) << 16
+        # Two runs of a node must not number their snapshots alike.
+        self._sendings = SnapshotSendings(
+            self._wire, crc32(origin) << 16, self._core.report_snapshot
+        )
         self._receiving = SnapshotReceiving(database, name, loaded.generation)
         self._late_messages: list[tuple[int, int, bytes]] = []
         self._committed: list[Committed] = []
         self._is_ready = self._has_more = False
         self.knows_leader = False
         """As of the last tick. Who hears nothing for an election timeout knows none any more."""
-        self._cut_wanted = 0
-        """Up to where the log is to be cut, or 0."""
+        self._truncation = 0
+        """Up to where the log is to be truncated, or 0."""
         self._reset_from: int | None = None
         self._hearing = Hearing(timing.election_ticks)
 
@@ -169,24 +174,21 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             self._unwritten_ticks += 1
             if self._unwritten_ticks >= _UNWRITTEN_TICKS_MAX:
                 self._write_state(Batch())
-        for to, sending in list(self._sendings.items()):
-            again = sending.tick()
-            if sending.is_lost:
-                del self._sendings[to]
-                self._core.report_snapshot(to, False)
-            elif again is not None:
-                send(to, again)
+        for to, chunk in self._sendings.tick():
+            send(to, chunk)
 
     def step(self, sender: int, frame: Frame, send: Send) -> None:
         """Take what another member sent."""
-        self._hearing.note(sender)
+        self._hearing.record(sender)
         match frame:
             case RaftMessage():
                 self._step_message(frame.message)
             case SnapshotChunk():
-                send(sender, self._receiving.take(sender, frame, self._core.step))
+                send(sender, self._receiving.receive(sender, frame, self._core.step))
             case SnapshotAnswer():
-                self._continue_sending(sender, frame, send)
+                chunk = self._sendings.answer(sender, frame)
+                if chunk is not None:
+                    send(sender, chunk)
 
     def propose(self, proposal: Proposal[RequestT, AnswerT]) -> None:
         self._proposals.add(proposal)
@@ -200,7 +202,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def truncate_log(self) -> None:
         """Drop all entries that are applied, once their effect is on the device."""
-        self._cut_wanted = self._applied
+        self._truncation = self._applied
 
     def campaign(self) -> None:
         self._core.campaign()
@@ -221,21 +223,6 @@ class RaftGroup(Generic[RequestT, AnswerT]):
                 return
         self._core.step(message)
 
-    def _continue_sending(self, sender: int, answer: SnapshotAnswer, send: Send) -> None:
-        sending = self._sendings.get(sender)
-        if sending is None or sending.number != answer.snapshot:
-            return
-        if answer.wanted < 0:
-            del self._sendings[sender]
-            self._core.report_snapshot(sender, False)
-            return
-        chunk = sending.answer(answer)
-        if chunk is not None:
-            send(sender, chunk)
-        elif sending.is_done:
-            del self._sendings[sender]
-            self._core.report_snapshot(sender, True)
-
     # -- a turn ---------------------------------------------------------------------------------
 
     def collect(self, batch: Batch, send: Send) -> bool:
@@ -244,7 +231,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             self._leadership(), _PROPOSED_SIZE_MAX, self._hand_over
         )
         self._reads.ask(self._core.read_index)
-        must_sync_state = self._prepare_cut()
+        must_sync_state = self._prepare_truncation()
         self._drop_old_entries(batch)
         self._is_ready = self._core.has_ready()
         if not self._is_ready:
@@ -256,7 +243,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             self._reads.confirm(context, index)
         if restored is not None:
             self._restore(batch, *restored)
-        self._write_rows(batch, rows)
+        self._log.write(batch, rows)
         if hard_state is not None:
             self._commit = max(self._commit, hard_state[2])
             # How far others have come is learned again at a start; it goes along with what must be
@@ -288,11 +275,11 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     @property
     def has_work(self) -> bool:
-        return self._has_more or self._cut_wanted > 0 or self._core.has_ready()
+        return self._has_more or self._truncation > 0 or self._core.has_ready()
 
     def _hand_over(self, proposal: Proposal[RequestT, AnswerT]) -> bool:
         if proposal.changes:
-            if self._cut == 0:
+            if self._log.truncated == 0:
                 return False  # see `load`: members join only after the log was truncated
             return self._core.propose_conf_change(proposal.context, proposal.changes)
         return self._core.propose(proposal.context, proposal.data)
@@ -313,121 +300,76 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         row, rows = pinned_state(self._database, self.name, self._generation)
         index, term, _ = fmt.APPLIED.unpack(row)
         assert index == self._applied, "the state moves only in a turn"
-        self._sent_snapshots += 1
-        sending = SnapshotSending(
-            self._wire,
-            to=to,
-            number=self._sent_snapshots,
-            message=self._core.retarget_snapshot(message, index, term, _parts(self._configuration)),
-            rows=rows,
-            chunk_size=self._chunk_size,
-        )
-        self._sendings[to] = sending
-        _log.info("snapshot_sent", group=self.name.name, to=to, index=index)
-        send(to, sending.begin())
+        members = configuration_for_core(self._configuration)
+        message = self._core.retarget_snapshot(message, index, term, members)
+        _logger.info("snapshot_sent", group=self.name.name, to=to, index=index)
+        send(to, self._sendings.begin(to, message, rows, self._chunk_size))
 
     # -- the log --------------------------------------------------------------------------------
-
-    def _write_rows(self, batch: Batch, rows: list[tuple[int, bytes]]) -> None:
-        if not rows:
-            return
-        family, group = self.name.log_family, self.name.number
-        first, last = rows[0][0], rows[-1][0]
-        if first <= self._last:
-            # A new leader replaces what the old one could not commit.
-            batch.delete_range(
-                family, fmt.entry_key(group, first), fmt.entry_key(group, self._last + 1)
-            )
-            for index in range(first, self._last + 1):
-                self._held_size -= self._sizes.pop(index)
-        for index, row in rows:
-            batch.put(family, fmt.entry_key(group, index), row)
-            self._sizes[index] = len(row)
-            self._held_size += len(row)
-        self._last = last
 
     def _put_hard_state(self, batch: Batch, hard_state: tuple[int, int, int]) -> None:
         row = fmt.HARD_STATE.pack(*hard_state)
         batch.put(self.name.log_family, fmt.hard_state_key(self.name.number), row)
 
-    def _prepare_cut(self) -> bool:
-        """Return whether a cut that is wanted waits for the state to be on the device."""
-        if self._cut == 0 and self._applied > 0 and self._cut_wanted == 0:
-            self._cut_wanted = 1  # see `loading`
-        if self._cut_wanted <= self._applied_durable:
+    def _prepare_truncation(self) -> bool:
+        """Return whether a requested truncation waits for the state to be on the device."""
+        if self._log.truncated == 0 and self._applied > 0 and self._truncation == 0:
+            self._truncation = 1  # see `load`
+        if self._truncation <= self._applied_durable:
             return False
-        if self._written < self._cut_wanted:
+        if self._written < self._truncation:
             self._write_state(Batch())
         return True
 
     def _drop_old_entries(self, batch: Batch) -> None:
-        until = min(self._cut_target(), self._applied_durable)
-        if self._cut_wanted <= self._applied_durable:
-            self._cut_wanted = 0
-        if until <= self._cut:
+        until = min(self._truncation_target(), self._applied_durable)
+        if self._truncation <= self._applied_durable:
+            self._truncation = 0
+        if until <= self._log.truncated:
             return
-        family, group = self.name.log_family, self.name.number
-        row = self._database.get(family, fmt.entry_key(group, until))
-        assert row is not None, "the log is dense"
-        term = fmt.ENTRY.unpack_from(row)[0]
-        batch.delete_range(
-            family, fmt.entry_key(group, self._cut + 1), fmt.entry_key(group, until + 1)
-        )
-        batch.put(family, fmt.cut_key(group), fmt.CUT.pack(until, term))
-        for index in range(self._cut + 1, until + 1):
-            self._held_size -= self._sizes.pop(index)
-        self._cut = until
+        self._log.truncate(batch, until)
         self._core.cut(until)
 
-    def _cut_target(self) -> int:
-        """Return up to where the log had better be cut."""
+    def _truncation_target(self) -> int:
+        """Return up to where the log should be truncated."""
         limits = self._limits
-        if 0 < self._cut_wanted <= self._applied_durable:
-            return self._cut_wanted
+        if 0 < self._truncation <= self._applied_durable:
+            return self._truncation
         until = 0
-        if self._held_size > limits.size_max:
-            until = max(until, self._index_leaving(limits.size_max // 2))
-        if len(self._sizes) > limits.entries_max:
-            until = max(until, self._last - limits.entries_kept)
+        if self._log.size > limits.size_max:
+            until = max(until, self._log.index_leaving(limits.size_max // 2))
+        if len(self._log) > limits.entries_max:
+            until = max(until, self._log.last - limits.entries_kept)
         is_patient = (
-            self._held_size <= _PATIENCE * limits.size_max
-            and len(self._sizes) <= _PATIENCE * limits.entries_max
+            self._log.size <= _PATIENCE * limits.size_max
+            and len(self._log) <= _PATIENCE * limits.entries_max
         )
-        if until > self._cut and is_patient and self._core.is_leader():
+        if until > self._log.truncated and is_patient and self._core.is_leader():
             # Keep the entries that slow followers lack: they then need no snapshot.
-            until = min([until, *[one[1] for one in self._core.progress() if one[4]]])
+            until = min(
+                [until, *[follower[1] for follower in self._core.progress() if follower[4]]]
+            )
         return until
-
-    def _index_leaving(self, size: int) -> int:
-        """Return the index up to which entries must go so that at most `size` bytes are left."""
-        index, left = self._cut, self._held_size
-        while left > size and index < self._last:
-            index += 1
-            left -= self._sizes[index]
-        return index
 
     # -- the state ------------------------------------------------------------------------------
 
     def _restore(
-        self, batch: Batch, index: int, term: int, configuration: _CoreConfiguration
+        self, batch: Batch, index: int, term: int, configuration: CoreConfiguration
     ) -> None:
         """Switch to the received state, and to a log that starts after it."""
         family, group = self.name.log_family, self.name.number
         self._reset_from = self._generation
         self._generation = self._receiving.adopt()
-        self._configuration = _configuration(configuration)
-        batch.delete_range(family, fmt.entry_key(group, 0), fmt.entries_end(group))
-        batch.put(family, fmt.cut_key(group), fmt.CUT.pack(index, term))
+        self._configuration = configuration_of_core(configuration)
+        self._log.reset(batch, index, term)
         encoded = fmt.encode_configuration(self._configuration)
         batch.put(family, fmt.configuration_key(group), encoded)
         applied = fmt.APPLIED.pack(index, term, self._generation)
         batch.put(self.name.state_family, fmt.applied_key(group), applied)
-        self._sizes, self._held_size = {}, 0
-        self._cut = self._last = index
         self._applied, self._applied_term = index, term
         self._written = index
         self._commit = max(self._commit, index)
-        _log.info("snapshot_installed", group=self.name.name, index=index)
+        _logger.info("snapshot_installed", group=self.name.name, index=index)
 
     def _finish_restore(self) -> None:
         assert self._reset_from is not None, "called after a restore only"
@@ -451,34 +393,27 @@ class RaftGroup(Generic[RequestT, AnswerT]):
                 self._change_members(kind, data)
                 self._proposals.finish_change(context)
             elif data:
-                requests = self._proposals.requests(context) or self._decode(index, data)
+                requests = self._proposals.requests(context) or decode_requests(
+                    self._machine, data, self._database, self.name, index
+                )
                 apply = self._machine.apply
                 answers.append((context, [apply(overlay, request) for request in requests]))
             self._applied, self._applied_term = index, term
             if overlay.size >= UNWRITTEN_SIZE_MAX or number == len(entries):
                 self.reader.publish(overlay.changes, overlay.size)
                 self._write_some()
-                self._tell(answers)
+                self._report(answers)
                 overlay, answers = self.reader.working.overlay(), []
         if entries:
             self._core.applied_to(self._applied, self._applied_term)
 
     def _change_members(self, kind: int, data: bytes) -> None:
-        found = self._core.apply_conf_change(kind, data)
-        self._configuration = _configuration(found)
+        members = self._core.apply_conf_change(kind, data)
+        self._configuration = configuration_of_core(members)
         key = fmt.configuration_key(self.name.number)
         batch = Batch()
         batch.put(self.name.log_family, key, fmt.encode_configuration(self._configuration))
         self._write_state(batch)
-
-    def _decode(self, index: int, data: bytes) -> list[RequestT]:
-        try:
-            return [self._machine.decode(request) for request in fmt.unbundle(data)]
-        except MsgspecError as error:
-            raise NotAStoreError(
-                f"{self._database.path}: entry {index} of {self.name.name} cannot be read by this "
-                f"release: {error}"
-            ) from error
 
     def _write_some(self) -> None:
         """Write what has gathered, if it is much: a start applies again what is not written."""
@@ -497,7 +432,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._written = self._applied
         self._unwritten_ticks = 0
 
-    def _tell(self, answers: list[tuple[bytes, list[AnswerT]]]) -> None:
+    def _report(self, answers: list[tuple[bytes, list[AnswerT]]]) -> None:
         for context, outcomes in answers:
             if self._on_applied is not None:
                 for answer in outcomes:
@@ -549,24 +484,3 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def _has_heard(self, node: int) -> bool:
         return node == self._node_id or self._hearing.is_recent(node)
-
-
-def _configuration(found: _CoreConfiguration) -> fmt.Configuration:
-    voters, learners, outgoing, following, auto_leave = found
-    return fmt.Configuration(
-        voters=tuple(sorted(voters)),
-        learners=tuple(sorted(learners)),
-        voters_outgoing=tuple(sorted(outgoing)),
-        learners_next=tuple(sorted(following)),
-        auto_leave=auto_leave,
-    )
-
-
-def _parts(configuration: fmt.Configuration) -> _CoreConfiguration:
-    return (
-        list(configuration.voters),
-        list(configuration.learners),
-        list(configuration.voters_outgoing),
-        list(configuration.learners_next),
-        configuration.auto_leave,
-    )

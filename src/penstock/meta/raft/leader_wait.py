@@ -67,11 +67,13 @@ def await_leaders(
     returns the members without a connection. Raises `DeadlineError` when the node is to stop."""
     start_wait = StartWait(clock, stopping)
     while True:
-        without = [one.name for one in status() if not one.leader or not one.configuration.voters]
+        without = [
+            item.name for item in status() if not item.leader or not item.configuration.voters
+        ]
         if not without:
             start_wait.finish()
             return
-        away = ", ".join(f"{one.node_id} ({one.address})" for one in absent())
+        away = ", ".join(f"{item.node_id} ({item.address})" for item in absent())
         groups = ", ".join(without)
         if away:
             start_wait.report(f"no leader of {groups}: waiting for nodes {away}")

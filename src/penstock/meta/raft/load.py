@@ -7,15 +7,16 @@ single node began has no such cut; it gets one as soon as its first entry is app
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from penstock.errors import CorruptionError, SetupError
+from penstock.errors import SetupError
 from penstock.meta.raft.snapshots import delete_generations
-from penstock.meta.standalone.group import GroupName
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.groups import GroupName, log_corruption
 
 try:
     from penstock._native import RaftCore
@@ -23,6 +24,8 @@ except ImportError:  # pragma: no cover - depends on the installation
     _core_class: type | None = None
 else:
     _core_class = RaftCore
+
+CoreConfiguration = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], bool]
 
 _FOUNDED: Final = (1, 1)
 """Index and term that a bootstrapped group begins with."""
@@ -83,7 +86,7 @@ def load_group(database: Database, group: GroupName) -> Loaded:
     hard_row = database.get(family, fmt.hard_state_key(number))
     configuration_row = database.get(family, fmt.configuration_key(number))
     if hard_row is None or configuration_row is None:
-        raise _corruption(database, group, "hard state or configuration is missing")
+        raise log_corruption(database, group, "hard state or configuration is missing")
     term, vote, commit = fmt.HARD_STATE.unpack(hard_row)
     cut_row = database.get(family, fmt.cut_key(number))
     cut_index, cut_term = (0, 0) if cut_row is None else fmt.CUT.unpack(cut_row)
@@ -97,12 +100,12 @@ def load_group(database: Database, group: GroupName) -> Loaded:
     for key, row in database.scan(family, start, end):
         index = fmt.entry_index(key)
         if index != last + 1:
-            raise _corruption(database, group, f"the entry after {last} is missing")
+            raise log_corruption(database, group, f"the entry after {last} is missing")
         last = index
         rows.append((index, row))
         term = max(term, fmt.ENTRY.unpack_from(row)[0])
     if not cut_index <= applied <= last:
-        raise _corruption(
+        raise log_corruption(
             database, group, f"entry {applied} is applied, but the log is {cut_index} to {last}"
         )
     _remove_leftovers(database, group, generation)
@@ -124,5 +127,22 @@ def _remove_leftovers(database: Database, group: GroupName, generation: int) -> 
     delete_generations(database, group, generation + 1, _GENERATION_END)
 
 
-def _corruption(database: Database, group: GroupName, reason: str) -> CorruptionError:
-    return CorruptionError(f"{database.path} log {group.name}", position=0, reason=reason)
+def configuration_of_core(parts: CoreConfiguration) -> fmt.Configuration:
+    voters, learners, outgoing, following, auto_leave = parts
+    return fmt.Configuration(
+        voters=tuple(sorted(voters)),
+        learners=tuple(sorted(learners)),
+        voters_outgoing=tuple(sorted(outgoing)),
+        learners_next=tuple(sorted(following)),
+        auto_leave=auto_leave,
+    )
+
+
+def configuration_for_core(configuration: fmt.Configuration) -> CoreConfiguration:
+    return (
+        list(configuration.voters),
+        list(configuration.learners),
+        list(configuration.voters_outgoing),
+        list(configuration.learners_next),
+        configuration.auto_leave,
+    )

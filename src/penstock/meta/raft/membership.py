@@ -15,9 +15,9 @@ from penstock.errors import BadRequestError, RetryableError, StoreError
 from penstock.meta.controller.decisions import Leadership, raft_transfers
 from penstock.meta.raft.network.messages import HandshakeAccepted, HandshakeRejected, JoinRequest
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.standalone.group import GroupName
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.groups import GroupName
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -28,8 +28,8 @@ _NEAR: Final = 64
 _TRIES: Final = 3
 PROMOTE_TICKS: Final = 7
 BALANCE_TICKS: Final = 61
-"""Primes: a leader forgets whom it has heard of once in an election timeout. Looked at in step
-with that, all would seem to be silent for ever."""
+"""Primes: a leader forgets whom it has heard of once in an election timeout. Checks in step
+with that would find all members silent each time."""
 
 
 class MemberGroup(Protocol):
@@ -137,21 +137,23 @@ def promotions(status: RaftStatus) -> list[int]:
 
 def transfers(node_id: int, statuses: Sequence[RaftStatus]) -> list[tuple[str, int]]:
     """Return (group, node) for the leaders that should move, and where to."""
-    metadata_leader = next((one.leader for one in statuses if one.name == "metadata"), 0)
+    metadata_leader = next(
+        (group_status.leader for group_status in statuses if group_status.name == "metadata"), 0
+    )
     leads = [
         Leadership(
-            group=one.name,
-            voters=one.configuration.voters,
+            group=group_status.name,
+            voters=group_status.configuration.voters,
             ready=frozenset(
                 node
-                for node, matched, _, state, is_active in one.progress
-                if node in one.configuration.voters
+                for node, matched, _, state, is_active in group_status.progress
+                if node in group_status.configuration.voters
                 and is_active
-                and _is_level(matched, state, one.last)
+                and _is_level(matched, state, group_status.last)
             ),
         )
-        for one in statuses
-        if one.role == "leader"
+        for group_status in statuses
+        if group_status.role == "leader"
     ]
     return raft_transfers(node_id, leads, metadata_leader)
 
@@ -166,7 +168,7 @@ def _is_in(configuration: fmt.Configuration, node_id: int) -> bool:
     return node_id in {*configuration.voters, *configuration.learners}
 
 
-def look_after(node_id: int, groups: Sequence[MemberGroup], ticks: int) -> None:
+def maintain_membership(node_id: int, groups: Sequence[MemberGroup], ticks: int) -> None:
     """On the driver's thread: promote learners, and spread the leaders."""
     if ticks % PROMOTE_TICKS and ticks % BALANCE_TICKS:
         return

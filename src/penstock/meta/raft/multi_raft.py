@@ -18,8 +18,8 @@ from penstock.meta.raft.load import RaftTiming
 from penstock.meta.raft.network.frames import Frame
 from penstock.meta.raft.snapshots import CHUNK_SIZE
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.standalone.group import GroupName, LogLimits, Machine
 from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.groups import GroupName, LogLimits, Machine
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -127,11 +127,11 @@ class MultiRaft:
         group = self._groups.get(frame.group)
         if group is None or self._failure is not None:
             return
-        found = group
+        receiver = group
 
         def step() -> None:
             try:
-                found.step(sender, frame, self._send)
+                receiver.step(sender, frame, self._send)
             except BadRequestError as error:
                 _log.warning("frame_refused", sender=sender, reason=str(error))
 

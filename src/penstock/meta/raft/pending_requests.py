@@ -127,27 +127,29 @@ class Proposals(Generic[RequestT, AnswerT]):
         members: list[Proposal[RequestT, AnswerT]] = []
         size = 0
         while self._unsent and len(members) < BUNDLE_MAX:
-            one = self._unsent[0]
-            if one.context not in self._waiting:
+            proposal = self._unsent[0]
+            if proposal.context not in self._waiting:
                 self._unsent.popleft()
                 continue
-            if one.changes or one.members or one.sends:
+            if proposal.changes or proposal.members or proposal.sends:
                 break
-            size += len(one.data) + _BUNDLED_OVERHEAD
+            size += len(proposal.data) + _BUNDLED_OVERHEAD
             if size > size_max and members:
                 break
-            members.append(one)
+            members.append(proposal)
             self._unsent.popleft()
         if len(members) < 2:
             self._unsent.extendleft(members)
             return self._unsent[0]
         bundle: Proposal[RequestT, AnswerT]
-        bundle = Proposal(fmt.bundle([one.data for one in members]), None, _ignore_outcome)
+        bundle = Proposal(
+            fmt.bundle([proposal.data for proposal in members]), None, _ignore_outcome
+        )
         bundle.members = members
         bundle.age = members[0].age
         bundle.context = members[0].context
-        for one in members:
-            del self._waiting[one.context]
+        for proposal in members:
+            del self._waiting[proposal.context]
         self._waiting[bundle.context] = bundle
         self._unsent.appendleft(bundle)
         return bundle
@@ -188,8 +190,8 @@ class Proposals(Generic[RequestT, AnswerT]):
     def answer(self, context: bytes, answers: Sequence[AnswerT]) -> None:
         proposal = self._waiting.pop(context, None)
         if proposal is not None:
-            for one, answer in zip(proposal.members or [proposal], answers, strict=True):
-                one.done(answer)
+            for member, answer in zip(proposal.members or [proposal], answers, strict=True):
+                member.done(answer)
 
     def finish_change(self, context: bytes) -> None:
         """Complete a change of the members that was proposed on this node."""
@@ -238,23 +240,23 @@ class Reads:
             waiters, self._new = self._new, []
             self._ask(_Round(waiters), ask)
 
-    def _ask(self, one: _Round, ask: Callable[[bytes], None]) -> None:
+    def _ask(self, read_round: _Round, ask: Callable[[bytes], None]) -> None:
         self._count += 1
         context = self._origin + self._count.to_bytes(8, "big")
-        self._rounds[context] = one
+        self._rounds[context] = read_round
         ask(context)
 
     def confirm(self, context: bytes, index: int) -> None:
-        one = self._rounds.get(context)
-        if one is not None:
-            one.index = index
+        read_round = self._rounds.get(context)
+        if read_round is not None:
+            read_round.index = index
 
     def release(self, applied: int) -> None:
         """Wake the reads whose index is applied."""
         done = [
             context
-            for context, one in self._rounds.items()
-            if one.index is not None and one.index <= applied
+            for context, read_round in self._rounds.items()
+            if read_round.index is not None and read_round.index <= applied
         ]
         for context in done:
             for waiter in self._rounds.pop(context).waiters:

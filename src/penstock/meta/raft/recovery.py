@@ -26,12 +26,12 @@ from penstock.meta.raft.bootstrap import group_names, read_members
 from penstock.meta.raft.load import Loaded, is_bootstrapped, load_group
 from penstock.meta.raft.network.credentials import Stored, load_stored, put_stored
 from penstock.meta.rejections import encode_checked
-from penstock.meta.standalone.group import GroupName
 from penstock.meta.standalone.log import METADATA
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.groups import GroupName
 from penstock.meta.storage.unflushed_rows import UnflushedRows
 
 
@@ -67,21 +67,23 @@ def look_ahead(database: Database) -> Outlook:
     that cannot be recovered from."""
     identity, loaded = _load(database)
     rows = UnflushedRows(database, METADATA.state_family, METADATA.number, loaded[0].generation)
-    members = tuple(one for one in read_members(rows) if one.node_id != identity.node_id)
+    members = tuple(member for member in read_members(rows) if member.node_id != identity.node_id)
     return Outlook(
         identity=identity,
         groups=tuple(
             GroupOutlook(
                 name=name.name,
-                applied=found.applied[0],
-                commit=found.hard_state[2],
-                last=_last(found),
-                dropped=tuple(sorted(_nodes(found.configuration) - {identity.node_id})),
+                applied=group.applied[0],
+                commit=group.hard_state[2],
+                last=_last(group),
+                dropped=tuple(sorted(_nodes(group.configuration) - {identity.node_id})),
             )
-            for name, found in zip(group_names(identity.offset_groups), loaded, strict=True)
+            for name, group in zip(group_names(identity.offset_groups), loaded, strict=True)
         ),
         members=members,
-        shards=tuple(shard for one in members for shard in last_replica_shards(rows, one.node_id)),
+        shards=tuple(
+            shard for member in members for shard in last_replica_shards(rows, member.node_id)
+        ),
     )
 
 
@@ -90,9 +92,9 @@ def recover(database: Database, *, draw: Callable[[], tuple[str, bytes]], now_ms
     identity, loaded = _load(database)
     cluster_id, _ = draw()
     batch = Batch()
-    for name, found in zip(group_names(identity.offset_groups), loaded, strict=True):
-        requests = _forget_members(database, found, now_ms) if name == METADATA else []
-        make_alone(batch, name, found, identity.node_id, requests)
+    for name, group in zip(group_names(identity.offset_groups), loaded, strict=True):
+        requests = _member_removals(database, group, now_ms) if name == METADATA else []
+        make_alone(batch, name, group, identity.node_id, requests)
     fresh = replace(identity, cluster_id=cluster_id)
     batch.put(fmt.META_LOG, fmt.IDENTITY_KEY, fmt.encode_identity(fresh))
     put_stored(batch, Stored(seed=load_stored(database).seed, key=draw()[1]))
@@ -110,12 +112,12 @@ def _load(database: Database) -> tuple[fmt.Identity, list[Loaded]]:
     if not identity.incarnation or not all(is_bootstrapped(database, name) for name in names):
         raise NotAStoreError(f"{database.path} does not belong to a cluster: start the node")
     loaded = [load_group(database, name) for name in names]
-    if not all(found.configuration.voters for found in loaded):
+    if not all(group.configuration.voters for group in loaded):
         raise NotAStoreError(
             f"node {identity.node_id} had joined, but did not have the cluster's state yet; "
             "recover from another survivor"
         )
-    if all(_nodes(found.configuration) == {identity.node_id} for found in loaded):
+    if all(_nodes(group.configuration) == {identity.node_id} for group in loaded):
         raise SetupError(
             f"node {identity.node_id} is the only member already; start it, there is nothing to "
             "recover"
@@ -123,12 +125,12 @@ def _load(database: Database) -> tuple[fmt.Identity, list[Loaded]]:
     return identity, loaded
 
 
-def _forget_members(database: Database, found: Loaded, now_ms: int) -> list[bytes]:
+def _member_removals(database: Database, group: Loaded, now_ms: int) -> list[bytes]:
     """Return the requests that remove the rows of all other members, those included that the log
     adds later."""
-    rows = UnflushedRows(database, METADATA.state_family, METADATA.number, found.generation)
+    rows = UnflushedRows(database, METADATA.state_family, METADATA.number, group.generation)
     own = fmt.decode_identity(database.get(fmt.META_LOG, fmt.IDENTITY_KEY) or b"").node_id
-    nodes = {one.node_id for one in read_members(rows)} | _nodes(found.configuration)
+    nodes = {member.node_id for member in read_members(rows)} | _nodes(group.configuration)
     return [
         encode_checked(cmd.Request(now_ms, cmd.RemoveMember(node)))
         for node in sorted(nodes - {own})
@@ -136,18 +138,18 @@ def _forget_members(database: Database, found: Loaded, now_ms: int) -> list[byte
 
 
 def make_alone(
-    batch: Batch, name: GroupName, found: Loaded, node_id: int, requests: Sequence[bytes] = ()
+    batch: Batch, name: GroupName, loaded: Loaded, node_id: int, requests: Sequence[bytes] = ()
 ) -> None:
     """Make a node the only voter of a group, and all entries of its log committed."""
     family, group = name.log_family, name.number
-    term = found.hard_state[0] + 1
-    applied = found.applied[0]
-    for index, row in found.rows:
+    term = loaded.hard_state[0] + 1
+    applied = loaded.applied[0]
+    for index, row in loaded.rows:
         entry = fmt.decode_entry(index, row)
         if index > applied and entry.kind != fmt.ENTRY_NORMAL:
             empty = fmt.Entry(index=index, term=entry.term, data=b"")
             batch.put(family, fmt.entry_key(group, index), fmt.encode_entry(empty))
-    last = _last(found)
+    last = _last(loaded)
     for request in requests:
         last += 1
         added = fmt.Entry(index=last, term=term, data=request)
@@ -157,8 +159,8 @@ def make_alone(
     batch.put(family, fmt.hard_state_key(group), fmt.HARD_STATE.pack(term, 0, last))
 
 
-def _last(found: Loaded) -> int:
-    return found.rows[-1][0] if found.rows else found.cut[0]
+def _last(group: Loaded) -> int:
+    return group.rows[-1][0] if group.rows else group.cut[0]
 
 
 def _nodes(configuration: fmt.Configuration) -> set[int]:

@@ -23,9 +23,9 @@ from penstock.meta.raft.network.frames import (
     decode_rows,
     encode_rows,
 )
-from penstock.meta.standalone.group import GroupName
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.groups import GroupName
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -57,7 +57,6 @@ class SnapshotSending:
         self._checksum = 0
         self._next: tuple[bytes, bytes] | None = next(rows, None)
         self._chunk: SnapshotChunk | None = None
-        self._ticks = 0
         self._silent_ticks = 0
         self.is_done = False
 
@@ -78,7 +77,6 @@ class SnapshotSending:
     def tick(self) -> SnapshotChunk | None:
         """Return the chunk again after a time without an answer."""
         self._silent_ticks += 1
-        self._ticks += 1
         if self._silent_ticks % RESEND_TICKS == 0:
             return self._chunk
         return None
@@ -107,6 +105,61 @@ class SnapshotSending:
         return self._chunk
 
 
+class SnapshotSendings:
+    """The transfers of a group, at most one to each member."""
+
+    def __init__(self, group: int, first_number: int, report: Callable[[int, bool], None]) -> None:
+        """`report` hears whether a member has received the state."""
+        self._group = group
+        self._last_number = first_number
+        self._report = report
+        self._sendings: dict[int, SnapshotSending] = {}
+
+    def begin(
+        self, to: int, message: bytes, rows: Iterator[tuple[bytes, bytes]], chunk_size: int
+    ) -> SnapshotChunk:
+        """Begin a transfer in the place of an earlier one; return its first chunk."""
+        self._last_number += 1
+        sending = SnapshotSending(
+            self._group,
+            to=to,
+            number=self._last_number,
+            message=message,
+            rows=rows,
+            chunk_size=chunk_size,
+        )
+        self._sendings[to] = sending
+        return sending.begin()
+
+    def answer(self, sender: int, answer: SnapshotAnswer) -> SnapshotChunk | None:
+        """Return the next chunk for a member that has answered, if there is one to send."""
+        sending = self._sendings.get(sender)
+        if sending is None or sending.number != answer.snapshot:
+            return None
+        if answer.wanted < 0:
+            self._end(sender, is_received=False)
+            return None
+        chunk = sending.answer(answer)
+        if chunk is None and sending.is_done:
+            self._end(sender, is_received=True)
+        return chunk
+
+    def tick(self) -> list[tuple[int, SnapshotChunk]]:
+        """End the transfers that were not answered; return the chunks to send once more."""
+        repeated: list[tuple[int, SnapshotChunk]] = []
+        for to, sending in list(self._sendings.items()):
+            chunk = sending.tick()
+            if sending.is_lost:
+                self._end(to, is_received=False)
+            elif chunk is not None:
+                repeated.append((to, chunk))
+        return repeated
+
+    def _end(self, to: int, *, is_received: bool) -> None:
+        del self._sendings[to]
+        self._report(to, is_received)
+
+
 class Received(Struct):
     """A transfer, on the receiving side."""
 
@@ -132,7 +185,7 @@ class SnapshotReceiving:
     def received(self) -> Received | None:
         return self._received
 
-    def take(
+    def receive(
         self, sender: int, chunk: SnapshotChunk, install: Callable[[bytes], None]
     ) -> SnapshotAnswer:
         """Store the rows of a chunk; with the last one, `install` gets the Raft message."""
@@ -202,8 +255,8 @@ class SnapshotReceiving:
     def _delete(self, generation: int) -> None:
         delete_generations(self._database, self._group, generation, generation + 1)
 
-    def _answer(self, chunk: SnapshotChunk, wanted: int) -> SnapshotAnswer:
-        return SnapshotAnswer(group=chunk.group, snapshot=chunk.snapshot, wanted=wanted)
+    def _answer(self, chunk: SnapshotChunk, requested: int) -> SnapshotAnswer:
+        return SnapshotAnswer(group=chunk.group, snapshot=chunk.snapshot, wanted=requested)
 
 
 def delete_generations(database: Database, group: GroupName, start: int, end: int) -> None:
@@ -223,10 +276,10 @@ def pinned_state(
     """Return the applied row and the rows of the state, as a consistent snapshot."""
     prefix = fmt.state_prefix(group.number, generation)
     end = fmt.state_prefix(group.number, generation + 1)
-    found = database.scan(group.state_family, fmt.applied_key(group.number), end)
-    first = next(found, None)
+    all_rows = database.scan(group.state_family, fmt.applied_key(group.number), end)
+    first = next(all_rows, None)
     assert first is not None, "a group that sends its state has applied something"
     assert first[0] == fmt.applied_key(group.number), "the applied row comes before all others"
     skipped = len(prefix)
-    rows = ((key[skipped:], value) for key, value in found if key.startswith(prefix))
+    rows = ((key[skipped:], value) for key, value in all_rows if key.startswith(prefix))
     return first[1], rows

@@ -35,7 +35,7 @@ class Hearing:
     def tick(self) -> None:
         self._ticks += 1
 
-    def note(self, node: int) -> None:
+    def record(self, node: int) -> None:
         self._heard[node] = self._ticks
 
     def is_recent(self, node: int) -> bool:

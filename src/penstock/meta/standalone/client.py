@@ -13,12 +13,10 @@ from typing import Final
 
 from penstock.errors import StoreError
 from penstock.meta.client_api.local_reads import CurrentReads
-from penstock.meta.client_api.metadata_client import LogMetadataClient
-from penstock.meta.client_api.offset_client import LogOffsetClient
-from penstock.meta.client_api.transaction_client import LogTransactionClient
+from penstock.meta.client_api.log_client import LogClient
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
 from penstock.meta.service import MetaService
-from penstock.meta.standalone.group import GroupStatus, LogLimits
+from penstock.meta.standalone.group import GroupStatus
 from penstock.meta.standalone.log import METADATA, StandaloneLog, offset_group_name, open_identity
 from penstock.meta.state.metadata import machine as metadata
 from penstock.meta.state.metadata.commands import Answer, Request
@@ -28,6 +26,7 @@ from penstock.meta.state.offsets.commands import OffsetAnswer, OffsetRequest
 from penstock.meta.state.view import View
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Database, RocksDatabase
+from penstock.meta.storage.groups import LogLimits
 from penstock.meta.watch import Watchers
 from penstock.platform.clock import Clock, SystemClock
 
@@ -54,7 +53,7 @@ class OffsetMachine:
         return offset.apply(view, request)
 
 
-class StandaloneMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
+class StandaloneMetaClient(LogClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
     def __init__(
@@ -85,17 +84,15 @@ class StandaloneMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionCli
             self._standalone_log.add_group(offset_group_name(number), OffsetMachine())
             for number in range(identity.offset_groups)
         ]
-        LogMetadataClient.__init__(
-            self,
+        super().__init__(
             metadata_group,
+            groups,
             watchers,
             node_id=node_id,
             cluster_id=identity.cluster_id,
             clock=clock,
             entropy=entropy,
         )
-        LogOffsetClient.__init__(self, groups, node_id=node_id, clock=clock)
-        LogTransactionClient.__init__(self, groups, clock=clock)
         self._standalone_log.start()
 
     @classmethod

@@ -18,73 +18,29 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
-from msgspec import MsgspecError, Struct
+from msgspec import Struct
 
-from penstock.errors import BadRequestError, CorruptionError, NotAStoreError, StoreError
-from penstock.meta.state.view import Reader, View
+from penstock.errors import NotAStoreError, StoreError
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch, Database
+from penstock.meta.storage.groups import (
+    UNWRITTEN_ENTRIES_MAX,
+    UNWRITTEN_SIZE_MAX,
+    GroupName,
+    LogLimits,
+    Machine,
+    decode_proposal,
+    decode_requests,
+    log_corruption,
+)
 from penstock.meta.storage.unflushed_rows import UnflushedRows
-
-ENTRY_SIZE_MAX: Final = BATCH_SIZE_MAX // 2
-"""Bytes of one proposal: its entry, and then the rows it changes, must fit into a batch."""
 
 _TURN_SIZE_MAX: Final = BATCH_SIZE_MAX + 4_096
 
-UNWRITTEN_SIZE_MAX: Final = ENTRY_SIZE_MAX // 2
-UNWRITTEN_ENTRIES_MAX: Final = 1_024
-"""After so many bytes or entries the state is written; a start applies again what is not."""
-
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
-AnswerT_co = TypeVar("AnswerT_co", covariant=True)
-
-
-class Machine(Protocol[RequestT, AnswerT_co]):
-    """A state machine as the log drives it."""
-
-    def decode(self, data: bytes) -> RequestT:
-        """Decode and check a request; raise `MsgspecError` when it is not one."""
-        ...
-
-    def apply(self, view: View, request: RequestT) -> AnswerT_co: ...
-
-
-class GroupLog(Protocol[AnswerT_co]):
-    """A group as clients use it, on one node or in a cluster."""
-
-    @property
-    def name(self) -> GroupName: ...
-
-    @property
-    def reader(self) -> Reader:
-        """The rows, with everything that was acknowledged before this was asked for."""
-        ...
-
-    def propose(self, data: bytes) -> AnswerT_co: ...
-
-    def propose_many(self, requests: Sequence[bytes]) -> Sequence[AnswerT_co | StoreError]:
-        """As `propose` of each, all in parallel; an error takes the place of an answer."""
-        ...
-
-
-class GroupName(Struct, frozen=True):
-    """The name of a group, and where it is stored."""
-
-    name: str
-    number: int
-    log_family: str
-    state_family: str
-
-
-class LogLimits(Struct, frozen=True):
-    """How much of its past a log keeps, for followers that only missed a little."""
-
-    entries_max: int = 4_096
-    entries_kept: int = 1_024
-    size_max: int = 16 << 20
 
 
 class GroupStatus(Struct, frozen=True):
@@ -164,14 +120,8 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
         return proposal.wait()
 
     def _pending_proposal(self, data: bytes) -> _PendingProposal[RequestT, AnswerT]:
-        if len(data) > ENTRY_SIZE_MAX:
-            raise BadRequestError(f"a request takes {len(data)} bytes; at most {ENTRY_SIZE_MAX}")
-        try:
-            # What is applied here is what a replay would apply: the bytes, not the object.
-            request = self._machine.decode(data)
-        except MsgspecError as error:
-            raise BadRequestError(str(error)) from error
-        return _PendingProposal(data, request)
+        # What is applied here is what a replay would apply: the bytes, not the object.
+        return _PendingProposal(data, decode_proposal(self._machine, data))
 
     def _queue(self, proposals: Sequence[_PendingProposal[RequestT, AnswerT]]) -> None:
         with self._queue_lock:
@@ -189,9 +139,9 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
             except StoreError as error:
                 proposals.append(error)
         try:
-            self._queue([one for one in proposals if isinstance(one, _PendingProposal)])
+            self._queue([item for item in proposals if isinstance(item, _PendingProposal)])
         except StoreError as error:
-            return [one if isinstance(one, StoreError) else error for one in proposals]
+            return [item if isinstance(item, StoreError) else error for item in proposals]
         outcomes: list[AnswerT | StoreError] = []
         for proposal in proposals:
             try:
@@ -388,13 +338,13 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
     def _check_configuration(self) -> None:
         row = self._database.get(self.name.log_family, fmt.configuration_key(self.name.number))
         if row is None:
-            raise self._corruption("the configuration is missing")
-        found = fmt.decode_configuration(row)
-        if found.voters != (self._node_id,) or found.voters_outgoing:
+            raise log_corruption(self._database, self.name, "the configuration is missing")
+        configuration = fmt.decode_configuration(row)
+        if configuration.voters != (self._node_id,) or configuration.voters_outgoing:
             raise NotAStoreError(
                 f"{self._database.path} belongs to a group with the voters "
-                f"{', '.join(str(voter) for voter in found.voters)}; it runs on one node only when "
-                f"node {self._node_id} alone votes"
+                f"{', '.join(str(voter) for voter in configuration.voters)}; it runs on one "
+                f"node only when node {self._node_id} alone votes"
             )
 
     def _scan_log(self) -> list[fmt.Entry]:
@@ -405,15 +355,19 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
         for key, row in self._database.scan(family, start, end):
             index = fmt.entry_index(key)
             if index != self._last + 1:
-                raise self._corruption(f"the entry after {self._last} is missing")
+                raise log_corruption(
+                    self._database, self.name, f"the entry after {self._last} is missing"
+                )
             entry = fmt.decode_entry(index, row)
             self._count_entry(len(entry.data))
             self._term = max(self._term, entry.term)
             if index > self._applied:
                 unapplied.append(entry)
         if not self._cut <= self._applied <= self._last:
-            raise self._corruption(
-                f"entry {self._applied} is applied, but the log is {self._cut} to {self._last}"
+            raise log_corruption(
+                self._database,
+                self.name,
+                f"entry {self._applied} is applied, but the log is {self._cut} to {self._last}",
             )
         return unapplied
 
@@ -437,14 +391,4 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
             )
         if not entry.data:
             return []  # what a Raft leader writes when its term begins
-        try:
-            return [self._machine.decode(request) for request in fmt.unbundle(entry.data)]
-        except MsgspecError as error:
-            raise NotAStoreError(
-                f"{self._database.path}: entry {entry.index} of {self.name.name} cannot be read by "
-                f"this release: {error}"
-            ) from error
-
-    def _corruption(self, reason: str) -> CorruptionError:
-        where = f"{self._database.path} log {self.name.name}"
-        return CorruptionError(where, position=0, reason=reason)
+        return decode_requests(self._machine, entry.data, self._database, self.name, entry.index)

@@ -27,15 +27,10 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import BusyError, ClosedError, DiskFullError, NotAStoreError, StoreError
-from penstock.meta.standalone.group import (
-    GroupName,
-    GroupStatus,
-    LogLimits,
-    Machine,
-    StandaloneGroup,
-)
+from penstock.meta.standalone.group import GroupStatus, StandaloneGroup
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch, Database
+from penstock.meta.storage.groups import GroupName, LogLimits, Machine
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -140,7 +135,7 @@ class StandaloneLog:
 
     @property
     def status(self) -> list[GroupStatus]:
-        return sorted((group.status for group in self._groups), key=lambda one: one.name)
+        return sorted((group.status for group in self._groups), key=lambda status: status.name)
 
     def _run(self) -> None:
         try:
@@ -153,7 +148,7 @@ class StandaloneLog:
                     self.turn()
             self._write_states()
         except BaseException as error:
-            # A mistake of our own. Nobody may wait for ever for a thread that is gone.
+            # A fault of this program: callers must not wait for a thread that has ended.
             self._fail(ClosedError(f"the meta log has stopped: {error!r}"))
             raise
 

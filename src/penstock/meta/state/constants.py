@@ -20,6 +20,9 @@ STORAGE_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
 _PLUGIN_STORAGE: Final = re.compile(r"plugin:[a-z][a-z0-9_-]{0,31}")
 """Engines of other packages, by the names of their entry points. Every node applies the same
 commands, so that the metadata checks the form alone: not what is installed."""
+PLUGIN_STORAGE_ROLE: Final = "plugin-storage"
+"""A role of every node whose release accepts plugin storage types. All releases store the roles of
+a node as they come, so that also nodes of older ones agree on which nodes have it."""
 FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
 CLEANUPS: Final = frozenset({"delete", "compact", "compact,delete"})
 PARTITIONERS: Final = frozenset({"round_robin", "key"})

@@ -41,12 +41,12 @@ def after_prefix(prefix: bytes) -> bytes:
 def decode_texts(key: bytes) -> list[str]:
     """Return the parts of a key whose parts are all texts."""
     texts: list[str] = []
-    start = at = 1
-    while at < len(key):
-        at = key.index(b"\x00", at)
-        if key[at : at + 2] == _END:
-            texts.append(key[start:at].replace(_ESCAPED, b"\x00").decode())
-            start = at + 2
-        at += 2
+    start = position = 1
+    while position < len(key):
+        position = key.index(b"\x00", position)
+        if key[position : position + 2] == _END:
+            texts.append(key[start:position].replace(_ESCAPED, b"\x00").decode())
+            start = position + 2
+        position += 2
     assert start == len(key), "a key ends with the end of a part"
     return texts

@@ -126,7 +126,7 @@ class Shard(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Segment(Struct, frozen=True, array_like=True, kw_only=True):
-    """The offsets [start, end) of a shard; `end` is None while it takes writes."""
+    """The offsets [start, end) of a shard; `end` is unset while it accepts writes."""
 
     topic_id: str
     partition: int

@@ -47,10 +47,10 @@ def unpack_save(data: bytes) -> PackedSave | None:
     it is damaged, and without the extension: then it is to be decoded as all others."""
     if not IS_NATIVE:
         return None
-    found = _native.pack_offsets(data)
-    if found is None:
+    packed = _native.pack_offsets(data)
+    if packed is None:
         return None
-    return PackedSave(found[0], [PackedOffsets(*group) for group in found[1]])
+    return PackedSave(packed[0], [PackedOffsets(*group) for group in packed[1]])
 
 
 def pack_group(offsets: GroupOffsets) -> PackedOffsets:
@@ -88,9 +88,9 @@ def put_newer(
         return refused
     left: list[tuple[int, bytes]] = []
     for number, (key, row) in enumerate(zip(keys, rows, strict=True)):
-        found = view.get(key)
-        if found is not None and found[:compared] >= row[:compared]:
-            left.append((number, found))
+        stored = view.get(key)
+        if stored is not None and stored[:compared] >= row[:compared]:
+            left.append((number, stored))
         else:
             view.put(key, row)
     return left

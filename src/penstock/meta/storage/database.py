@@ -131,5 +131,5 @@ class RocksDatabase:
         self._database.sync()
 
     def close(self) -> None:
-        """Let go; doing it again does nothing."""
+        """Close the database; again: nothing."""
         self._database.close()

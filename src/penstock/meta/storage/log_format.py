@@ -151,13 +151,13 @@ def unbundle(data: bytes) -> list[bytes]:
     if data[:1] != _BUNDLE_HEAD:
         return [data]
     requests: list[bytes] = []
-    at = 1
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+    position = 1
+    while position < len(data):
+        end = position + 4 + int.from_bytes(data[position : position + 4], "big")
         if end > len(data):
             raise ValidationError("an entry of several requests is cut short")
-        requests.append(data[at + 4 : end])
-        at = end
+        requests.append(data[position + 4 : end])
+        position = end
     return requests
 
 

@@ -98,7 +98,7 @@ class UnflushedRows:
     def written(self) -> None:
         """The batch of the last `fill` is in the database."""
         prefix, pending = self._now
-        self.working.note(pending)
+        self.working.add(pending)
         self._now = (prefix, {})
         self._version += 1
         self._size_max = 0
@@ -108,7 +108,7 @@ class UnflushedRows:
         self._now = (fmt.state_prefix(self._group, generation), {})
         self._version += 1
         self._size_max = 0
-        self.working.forget()
+        self.working.clear()
 
 
 class WorkingRows:
@@ -141,11 +141,11 @@ class WorkingRows:
         caches: Caches = (self._rows.pending, self._recent)
         return Overlay(self, caches)
 
-    def note(self, written: Changes) -> None:
+    def add(self, written: Changes) -> None:
         """What was written last is remembered as it is, without a copy."""
         self._older, self._recent = self._recent, written
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self._recent, self._older = {}, {}
 
 

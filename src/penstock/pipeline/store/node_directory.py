@@ -105,7 +105,7 @@ def meta_of(root: str) -> Path | None:
 
 def _names(meta: Path) -> dict[str, str]:
     # Imported here: a plain store is read without RocksDB.
-    from penstock.meta.offline.read_topics import read_topics
+    from penstock.meta.offline import read_topics
 
     try:
         topics = read_topics(str(meta))

@@ -64,9 +64,9 @@ class Family:
         # this frame, which lives as long as the iterator, the scan would stop anywhere.
         valid, key, value, step = iterator.valid, iterator.key, iterator.value, iterator.next
         while valid():
-            found = key()
-            assert found < end, "RocksDB went past the upper bound"
-            yield found, value()
+            row_key = key()
+            assert row_key < end, "RocksDB went past the upper bound"
+            yield row_key, value()
             step()
         self._check_end(iterator)
 
@@ -74,10 +74,10 @@ class Family:
         # Compared here, because the binding takes a lower bound for an upper one.
         valid, key, value, step = iterator.valid, iterator.key, iterator.value, iterator.prev
         while valid():
-            found = key()
-            if found < start:
+            row_key = key()
+            if row_key < start:
                 return
-            yield found, value()
+            yield row_key, value()
             step()
         self._check_end(iterator)
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.errors import CorruptionError, NotSupportedError, StaleWriteError
-from penstock.meta.state.model import TopicConfig
+from penstock.meta import TopicConfig
 from penstock.tiered.chunk.shard_manifest import LeaseLostError
 from penstock.tiered.providers.contract import ObjectMissingError, TierProvider
 

@@ -21,8 +21,8 @@ from msgspec import Struct
 from penstock.engine.contract import ShardConfig
 from penstock.engine.segment import StoreView
 from penstock.errors import NotAStoreError, SetupError
-from penstock.meta.offline.read_topics import read_topics
-from penstock.meta.state.model import Topic
+from penstock.meta import Topic
+from penstock.meta.offline import read_topics
 from penstock.platform.disk import Disk
 from penstock.platform.log import get_logger
 from penstock.record import ShardId

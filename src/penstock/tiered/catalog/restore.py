@@ -22,12 +22,16 @@ from msgspec.structs import replace
 from penstock.engine.routing.storage_cache import shard_config
 from penstock.engine.segment import SegmentSettings, SegmentStore, holds_store
 from penstock.errors import AlreadyExistsError, BadRequestError, NotAStoreError, SetupError
-from penstock.meta.identifiers import parse_ulid
-from penstock.meta.standalone.client import StandaloneMetaClient
-from penstock.meta.state.constants import DEFAULT_NAMESPACE, STORAGE_ALIASES
-from penstock.meta.state.model import TieringPolicy, TopicConfig
-from penstock.meta.state.offsets.commands import ROWS_MAX
-from penstock.meta.state.offsets.entries import NewOffset
+from penstock.meta import (
+    DEFAULT_NAMESPACE,
+    ROWS_MAX,
+    STORAGE_ALIASES,
+    NewOffset,
+    StandaloneMetaClient,
+    TieringPolicy,
+    TopicConfig,
+    parse_ulid,
+)
 from penstock.platform.clock import SystemClock
 from penstock.platform.data_directory import LOCK, check_path, lock_directory
 from penstock.platform.disk import Disk, absolute_path

@@ -9,9 +9,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from penstock.errors import SetupError, StoreError
-from penstock.meta.client import GroupInfo
-from penstock.meta.state.model import Topic
-from penstock.meta.state.offsets.rows import CommittedOffset
+from penstock.meta import CommittedOffset, GroupInfo, Topic
 from penstock.platform.clock import Clock
 from penstock.record import ShardId
 from penstock.tiered.catalog.catalog import (

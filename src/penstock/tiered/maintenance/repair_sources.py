@@ -18,7 +18,7 @@ from penstock.codec.select import core
 from penstock.engine.segment import StoreView, split_raw_range
 from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import CorruptionError, NotSupportedError
-from penstock.meta.offline.read_transactions import read_transactions
+from penstock.meta.offline import read_transactions
 from penstock.record import QueueKind, ShardId
 from penstock.tiered.chunk.chunk import ChunkEntry, Footer, read_footer
 from penstock.tiered.composite_flat_file import CompositeFlatFile

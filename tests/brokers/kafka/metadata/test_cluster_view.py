@@ -19,8 +19,8 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Caller
 from penstock.meta.client import Node, Update
+from penstock.meta.events import NodePut
 from penstock.meta.group_coordinators import GroupCoordinators
-from penstock.meta.state.metadata.commands import NodePut
 from penstock.platform.clock import SystemClock
 
 T = TypeVar("T")

@@ -211,7 +211,7 @@ def test_a_file_that_is_synced_stays_open_until_it_is_on_the_device(
         with (tmp_path / "other").open("wb"):  # it gets the number of a file that was closed
             synced.append(os.fstat(descriptor).st_ino)
 
-    monkeypatch.setattr("penstock.platform.local_disk._sync", sync_late)
+    monkeypatch.setattr("penstock.platform.local_file.sync_descriptor", sync_late)
     files.sync(0, SIZE)
     assert synced == [wanted]
     files.unmap_idle()

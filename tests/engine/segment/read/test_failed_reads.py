@@ -13,7 +13,8 @@ from tests.ordinary_user import ordinary_user
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import DiskFailedError, ReadOnlyError, StoreError
-from penstock.platform.local_disk import LocalDisk, LocalFile
+from penstock.platform.local_disk import LocalDisk
+from penstock.platform.local_file import LocalFile
 from penstock.testing import FOREVER
 
 QUEUE = "consumequeue/orders/0/00000000000000000000"

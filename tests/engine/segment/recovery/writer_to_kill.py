@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.platform.disk import Disk
-from penstock.platform.local_disk import LocalDisk, LocalFile
+from penstock.platform.local_disk import LocalDisk
+from penstock.platform.local_file import LocalFile
 from penstock.record import Flush, Record, ShardId
 
 SETTINGS = SegmentSettings(

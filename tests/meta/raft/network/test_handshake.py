@@ -63,11 +63,11 @@ def credentials(
 
 def play(opener: Opener, acceptor: Acceptor) -> list[bytes]:
     """Exchange frames until the acceptor knows what is wanted; return what the opener sent."""
-    challenge = acceptor.take(opener.first)
+    challenge = acceptor.receive(opener.first)
     assert challenge is not None
-    proof = opener.take(challenge)
+    proof = opener.receive(challenge)
     assert proof is not None
-    assert acceptor.take(proof) is None
+    assert acceptor.receive(proof) is None
     assert acceptor.opening is not None
     return [opener.first, proof]
 
@@ -81,7 +81,7 @@ def test_both_sides_prove_the_key_and_a_wrapped_key_arrives() -> None:
     play(opener, acceptor)
     wrapped = acceptor.wrap(b"s" * 32)
     assert wrapped != b"s" * 32
-    assert opener.take(acceptor.seal(HandshakeAccepted("c", 1, wrapped))) is None
+    assert opener.receive(acceptor.seal(HandshakeAccepted("c", 1, wrapped))) is None
     assert isinstance(opener.answer, HandshakeAccepted)
     assert opener.unwrap(opener.answer.key) == b"s" * 32
     assert opener.unwrap(b"") == b""
@@ -103,10 +103,10 @@ def test_a_node_without_the_key_cannot_pose_as_a_member() -> None:
         HandshakeAccepted("evil", 1),
     ):
         with pytest.raises(BadRequestError):
-            opener.take(encode_handshake(forged))
+            opener.receive(encode_handshake(forged))
         assert opener.answer is None
     # A refusal that proves nothing ends the connection and is marked as such in the log.
-    opener.take(encode_handshake(HandshakeRejected("go away")))
+    opener.receive(encode_handshake(HandshakeRejected("go away")))
     assert opener.answer == HandshakeRejected("go away (unauthenticated)")
 
 
@@ -114,22 +114,22 @@ def test_a_recorded_handshake_proves_nothing_later() -> None:
     opener, acceptor = Opener(hello(), KEY), acceptor_of(KEY)
     first, proof = play(opener, acceptor)
     later = acceptor_of(KEY)
-    assert later.take(first) is not None
+    assert later.receive(first) is not None
     with pytest.raises(BadRequestError):
-        later.take(proof)
+        later.receive(proof)
 
 
 def test_what_is_sent_back_to_its_sender_is_not_a_proof() -> None:
     """A mirror opens a connection to A, gets its challenge, and lets A itself answer it."""
     opener, acceptor = Opener(hello(), KEY), acceptor_of(KEY)
-    challenge = acceptor.take(opener.first)
+    challenge = acceptor.receive(opener.first)
     assert challenge is not None
-    proof = opener.take(challenge)
+    proof = opener.receive(challenge)
     assert proof is not None
     sent = decode_handshake(proof)
     body = encode_handshake(HandshakeAccepted("c", 1))
     with pytest.raises(BadRequestError):
-        opener.take(encode_handshake(Sealed(body, getattr(sent, "mac", b""))))
+        opener.receive(encode_handshake(Sealed(body, getattr(sent, "mac", b""))))
 
 
 def test_every_field_of_the_opening_is_proved() -> None:
@@ -144,20 +144,20 @@ def test_every_field_of_the_opening_is_proved() -> None:
     for change in changes:
         honest = hello()
         opener, acceptor = Opener(honest, KEY), acceptor_of(KEY)
-        challenge = acceptor.take(encode_handshake(replace(honest, **change)))
+        challenge = acceptor.receive(encode_handshake(replace(honest, **change)))
         assert challenge is not None
-        proof = opener.take(challenge)
+        proof = opener.receive(challenge)
         assert proof is not None
         with pytest.raises(BadRequestError):
-            acceptor.take(proof)
+            acceptor.receive(proof)
 
 
 def test_another_protocol_is_refused_before_anything_else() -> None:
     for protocol in (0, 1, PROTOCOL + 1):
         with pytest.raises(BadRequestError, match=f"speaks protocol {protocol}"):
-            acceptor_of(KEY).take(encode_handshake(hello(protocol=protocol)))
+            acceptor_of(KEY).receive(encode_handshake(hello(protocol=protocol)))
     with pytest.raises(BadRequestError, match="nonce of 0 bytes"):
-        acceptor_of(KEY).take(encode_handshake(hello(nonce=b"")))
+        acceptor_of(KEY).receive(encode_handshake(hello(nonce=b"")))
 
 
 def test_no_order_of_messages_confuses_either_side() -> None:
@@ -167,18 +167,18 @@ def test_no_order_of_messages_confuses_either_side() -> None:
         opener, acceptor = Opener(hello(), KEY), acceptor_of(KEY)
         other_opener, other = Opener(hello(), KEY), acceptor_of(KEY)
         pool = [opener.first, *play(other_opener, other), other.seal(HandshakeAccepted("c", 1))]
-        challenge = acceptor_of(KEY).take(opener.first)
+        challenge = acceptor_of(KEY).receive(opener.first)
         assert challenge is not None
         pool += [challenge, b"", b"\xc1", os.urandom(40)]
         for frame in random.choices(pool, k=6):
             try:
-                acceptor.take(frame)
+                acceptor.receive(frame)
             except BadRequestError:
                 break
         assert acceptor.opening is None
         for frame in random.choices(pool, k=6):
             try:
-                opener.take(frame)
+                opener.receive(frame)
             except BadRequestError:
                 break
         assert opener.answer is None

@@ -18,8 +18,9 @@ from msgspec import msgpack
 from tests.meta.raft.cluster_in_process import ClusterInProcess, send_to, wait_until
 
 from penstock.errors import BadRequestError, DeadlineError, SettingsError
-from penstock.meta.raft.client import Place, RaftMetaClient
-from penstock.meta.raft.network import transport as transport_module
+from penstock.meta.raft.bootstrap import Place
+from penstock.meta.raft.client import RaftMetaClient
+from penstock.meta.raft.network import connections
 from penstock.meta.raft.network.credentials import draw_incarnation, load_stored, put_stored
 from penstock.meta.raft.network.handshake import Opener, cluster_tag, mac_of
 from penstock.meta.raft.network.messages import (
@@ -243,7 +244,7 @@ def test_connections_of_a_directory_that_was_replaced_are_cut(tmp_path: Path) ->
             reader = FrameReader()
             while opener.answer is None:
                 for frame in reader.feed(ghost.recv(65_536)):
-                    following = opener.take(frame)
+                    following = opener.receive(frame)
                     if following is not None:
                         ghost.sendall(pack_frame(following))
             assert isinstance(opener.answer, HandshakeAccepted)
@@ -285,7 +286,7 @@ def test_forged_oversized_and_half_frames_harm_no_node(cluster: ClusterInProcess
 def test_idle_handshakes_are_closed_and_do_not_keep_members_out(
     cluster: ClusterInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport_module, "_HANDSHAKE_SECONDS", 1.0)
+    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 1.0)
     address = cluster.addresses[1]
     host, _, port = address.rpartition(":")
     with ExitStack() as stack:

@@ -25,8 +25,7 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import BadRequestError, StoreError
-from penstock.meta.client import Topic, TopicConfig
-from penstock.meta.state.model import UNLIMITED
+from penstock.meta import UNLIMITED, Topic, TopicConfig
 from penstock.platform.addresses import with_port
 from penstock.settings import Settings
 from penstock.settings.redaction import redact_setting

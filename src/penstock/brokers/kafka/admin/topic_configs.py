@@ -29,9 +29,7 @@ from msgspec.structs import replace
 
 from penstock.brokers.kafka.admin.stored_settings import LONG_MAX, STORED, ConfigType
 from penstock.errors import BadRequestError
-from penstock.meta.client import TopicConfig
-from penstock.meta.state.constants import STORAGE_ALIASES, is_plugin_storage
-from penstock.meta.state.model import UNLIMITED
+from penstock.meta import STORAGE_ALIASES, UNLIMITED, TopicConfig, is_plugin_storage
 from penstock.settings import Settings
 
 _HOUR_MS: Final = 3_600_000

@@ -22,8 +22,7 @@ from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.metadata.topic_names import is_legal
 from penstock.brokers.kafka.wire.fields import NO_UUID, Fields, Response
 from penstock.errors import BadRequestError, StoreError
-from penstock.meta.client import Topic, TopicConfig
-from penstock.meta.state.model import PARTITIONS_MAX
+from penstock.meta import PARTITIONS_MAX, Topic, TopicConfig
 from penstock.record import Offset
 
 AT_ONCE: Final = 6

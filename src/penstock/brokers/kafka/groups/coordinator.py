@@ -18,7 +18,7 @@ from penstock.brokers.kafka.wire.fields import Fields
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Answer, Caller, Join, Joined, Sync, Synced
 from penstock.groups.state_machine import GroupMachine
-from penstock.meta.client import DEFAULT_NAMESPACE
+from penstock.meta import DEFAULT_NAMESPACE
 
 
 def caller_of(request: Fields, generation: str = "generation_id") -> Caller:

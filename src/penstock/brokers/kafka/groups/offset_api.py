@@ -19,8 +19,7 @@ from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import StoreError, UnknownGroupError
 from penstock.groups.model import GroupState
 from penstock.groups.subscriptions import subscribed_topics
-from penstock.meta.client import CommittedOffset
-from penstock.meta.state.offsets.entries import METADATA_SIZE_MAX
+from penstock.meta import METADATA_SIZE_MAX, CommittedOffset
 from penstock.offsets.strategy import GroupCommit, OffsetCommit
 from penstock.record import Offset, ShardId
 

@@ -17,7 +17,7 @@ from penstock.brokers.kafka.metadata.topic_names import is_legal
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.wire.fields import NO_UUID, Fields, Response
 from penstock.errors import AlreadyExistsError, StoreError
-from penstock.meta.client import Topic
+from penstock.meta import Topic
 from penstock.platform.log import get_logger
 
 NO_LEADER: Final = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from penstock.meta.client import Shard
+from penstock.meta import Shard
 
 
 def leader_error(shard: Shard | None, node_id: int, epoch: int) -> int:

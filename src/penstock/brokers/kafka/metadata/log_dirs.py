@@ -12,7 +12,7 @@ from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import StoreError
-from penstock.meta.client import Topic
+from penstock.meta import Topic
 
 DIRECTORY: Final = "penstock"
 """Clients do not learn the path of the data directory."""

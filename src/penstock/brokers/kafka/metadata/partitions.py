@@ -17,7 +17,7 @@ from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.shard_handle import ShardHandle
 from penstock.brokers.kafka.admin.topic_settings import settings_of
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
-from penstock.meta.client import Topic
+from penstock.meta import Topic
 
 SEGMENT: Final = "EngineSegment"
 

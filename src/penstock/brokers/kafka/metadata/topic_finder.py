@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.wire.fields import NO_UUID, Fields
-from penstock.meta.client import Topic
+from penstock.meta import Topic
 from penstock.record import ShardId
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID, uuid5
 
-from penstock.meta.identifiers import parse_ulid
+from penstock.meta import parse_ulid
 
 _OURS: Final = UUID("6f1c3f0e-2f6e-4c7b-9a63-52c1d3b8a0d4")
 

@@ -16,7 +16,7 @@ from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import RetryableError, StoreError, TransactionRefusedError
-from penstock.meta.state.offsets.entries import NewOffset
+from penstock.meta import NewOffset
 from penstock.record import ShardId
 
 _SAYS_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}

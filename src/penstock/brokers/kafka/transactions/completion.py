@@ -13,8 +13,7 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.transactions import participant_rpc
 from penstock.brokers.kafka.transactions.participant import TransactionParticipant
 from penstock.errors import BusyError
-from penstock.meta.client_api.transaction_client import TransactionClient
-from penstock.meta.state.transactions.commands import AbortedRange, Finish, TransactionState
+from penstock.meta import AbortedRange, Finish, TransactionClient, TransactionState
 from penstock.record import ShardId
 
 ASKING_MAX: Final = 4

@@ -29,12 +29,12 @@ from penstock.brokers.kafka.transactions.participant_rpc import open_writer
 from penstock.brokers.kafka.transactions.pending_offsets import PendingOffsets
 from penstock.brokers.kafka.transactions.table import TransactionEntry, TransactionTable
 from penstock.errors import TransactionRefusedError
-from penstock.meta.client_api.transaction_client import TransactionClient
-from penstock.meta.state.offsets.entries import NewOffset
-from penstock.meta.state.transactions.commands import (
+from penstock.meta import (
     BeginProducer,
     Enlist,
+    NewOffset,
     StageOffsets,
+    TransactionClient,
     TransactionPartition,
     TransactionState,
 )

@@ -26,7 +26,7 @@ from msgspec import Struct
 from penstock.brokers.kafka.transactions.interface import AbortedTransaction
 from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import BusyError, TransactionRefusedError
-from penstock.meta.state.transactions.commands import AbortedRange
+from penstock.meta import AbortedRange
 
 PRODUCERS_MAX: Final = 200_000
 

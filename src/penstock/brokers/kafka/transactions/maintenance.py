@@ -14,12 +14,7 @@ from penstock.brokers.kafka.transactions.participant import TransactionParticipa
 from penstock.brokers.kafka.transactions.pending_offsets import PendingOffsets
 from penstock.brokers.kafka.transactions.table import TransactionTable
 from penstock.errors import StoreError, UnknownShardError
-from penstock.meta.client_api.transaction_client import TransactionClient
-from penstock.meta.state.transactions.commands import (
-    ForgetAborted,
-    ForgetTransactions,
-    TransactionCommand,
-)
+from penstock.meta import ForgetAborted, ForgetTransactions, TransactionClient, TransactionCommand
 from penstock.platform.log import get_logger
 
 IDLE_MS: Final = 7 * 86_400_000

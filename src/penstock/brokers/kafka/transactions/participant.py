@@ -25,8 +25,7 @@ from penstock.errors import (
     TransactionRefusedError,
     UnknownShardError,
 )
-from penstock.meta.client_api.transaction_client import TransactionClient
-from penstock.meta.state.transactions.commands import AbortedRange, TransactionState
+from penstock.meta import AbortedRange, TransactionClient, TransactionState
 from penstock.offsets.strategy import OffsetCommit
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId

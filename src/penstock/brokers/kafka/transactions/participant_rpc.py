@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from penstock.meta.state.transactions.commands import AbortedRange, StagedOffsets, TransactionState
+from penstock.meta import AbortedRange, StagedOffsets, TransactionState
 
 
 class OpenWriter(Struct, frozen=True, tag="open"):

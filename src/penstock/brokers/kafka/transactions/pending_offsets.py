@@ -8,8 +8,7 @@ from typing import Final
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
-from penstock.meta.client_api.transaction_client import TransactionClient
-from penstock.meta.state.transactions.commands import TransactionState
+from penstock.meta import TransactionClient, TransactionState
 
 
 class PendingOffsets:

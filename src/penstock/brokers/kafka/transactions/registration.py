@@ -10,8 +10,7 @@ from penstock.brokers.kafka.transactions.api import TransactionApi
 from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
 from penstock.brokers.kafka.transactions.index import TransactionIndex
 from penstock.brokers.kafka.transactions.participant import TransactionParticipant
-from penstock.meta.client import ListenerAnnouncer
-from penstock.meta.client_api.transaction_client import TransactionClient
+from penstock.meta import ListenerAnnouncer, TransactionClient
 
 
 def register(

@@ -25,12 +25,7 @@ from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.transactions.completion import EndProgress, TransactionCompleter
 from penstock.brokers.kafka.transactions.index import TransactionIndex
 from penstock.errors import BusyError, StoreError, TransactionRefusedError
-from penstock.meta.client_api.transaction_client import TransactionClient
-from penstock.meta.state.transactions.commands import (
-    Decide,
-    TransactionCommand,
-    TransactionState,
-)
+from penstock.meta import Decide, TransactionClient, TransactionCommand, TransactionState
 from penstock.platform.log import get_logger
 
 TRANSACTIONS_MAX: Final = 100_000

@@ -87,18 +87,18 @@ def owns_incarnation(seed: bytes, incarnation: str) -> bool:
 def check_secrets(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the secrets without blanks and empty lines; raise `SettingsError`, which never shows
     one."""
-    found = tuple(text.strip() for text in texts if text.strip())
-    for text in found:
+    secrets = tuple(text.strip() for text in texts if text.strip())
+    for text in secrets:
         if len(text) < SECRET_CHARACTERS_MIN:
             raise SettingsError(
                 f"node.secret has {len(text)} characters; use at least {SECRET_CHARACTERS_MIN} "
                 "random ones"
             )
-    if len(found) > _SECRETS_MAX:
+    if len(secrets) > _SECRETS_MAX:
         raise SettingsError(
-            f"node.secret_file has {len(found)} secrets; the limit is {_SECRETS_MAX}"
+            f"node.secret_file has {len(secrets)} secrets; the limit is {_SECRETS_MAX}"
         )
-    return found
+    return secrets
 
 
 class Credentials:
@@ -114,7 +114,9 @@ class Credentials:
         now_s: Callable[[], int],
         entropy: Callable[[int], bytes],
     ) -> None:
-        self._secrets = tuple(mac_of(one.encode(), b"secret") for one in check_secrets(secrets))
+        self._secrets = tuple(
+            mac_of(secret.encode(), b"secret") for secret in check_secrets(secrets)
+        )
         self._token = token.strip()
         self.stored: Final = stored if stored is not None else Stored()
         self.identity: Final = identity
@@ -124,21 +126,21 @@ class Credentials:
 
     def entered(self, identity: fmt.Identity, stored: Stored) -> Credentials:
         """Return the credentials of a node that has joined a cluster."""
-        made = Credentials(
+        credentials = Credentials(
             identity,
             token=self._token,
             stored=stored,
             now_s=self._now_s,
             entropy=self._entropy,
         )
-        made._secrets = self._secrets
-        if made.is_weak:
+        credentials._secrets = self._secrets
+        if credentials.is_weak:
             _log.warning(
                 "cluster_has_no_secret",
                 hint="the internal port is protected by the cluster id alone: set the same "
                 "node.secret_file on all nodes and start them again",
             )
-        return made
+        return credentials
 
     @property
     def has_secret(self) -> bool:
@@ -171,9 +173,9 @@ class Credentials:
             case StatusRequest():
                 return self._secrets or (_PUBLIC,)
             case JoinRequest(token=token) if token:
-                found = self._token_keys(opening)
+                keys = self._token_keys(opening)
                 # A node that has a token alone would not be able to talk to the others.
-                return () if self._secrets else found
+                return () if self._secrets else keys
             case JoinRequest(seed=seed) if seed and not self._secrets:
                 return (mac_of(seed, b"seed"),)
             case _:

@@ -82,8 +82,8 @@ class Opener:
     def first(self) -> bytes:
         return self._opening
 
-    def take(self, frame: bytes) -> bytes | None:
-        """Take a frame of the other side; return the next frame to send, if any. Raises
+    def receive(self, frame: bytes) -> bytes | None:
+        """Process a frame of the other side; return the next frame to send, if any. Raises
         `BadRequestError` when the other side does not know the key."""
         match decode_handshake(frame):
             case Challenge(nonce) if not self._challenge and len(nonce) == NONCE_SIZE:
@@ -130,8 +130,8 @@ class Acceptor:
         """What the opener says that it wants, proved or not."""
         return self._claimed
 
-    def take(self, frame: bytes) -> bytes | None:
-        """Take a frame of the other side; return the next frame to send, if any. Raises
+    def receive(self, frame: bytes) -> bytes | None:
+        """Process a frame of the other side; return the next frame to send, if any. Raises
         `BadRequestError` for a stranger."""
         greeting = decode_handshake(frame)
         if (
@@ -169,7 +169,7 @@ class Acceptor:
 def _wrap(data: bytes, key: bytes, opening: bytes, challenge: bytes) -> bytes:
     """XOR with a pad that only this connection has: it is used once."""
     pad = mac_of(key, _WRAP, opening, challenge)
-    return bytes(one ^ two for one, two in zip(data, pad, strict=False))
+    return bytes(left ^ right for left, right in zip(data, pad, strict=False))
 
 
 def _explain(claimed: Opening) -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.meta.events import Event, NodePut, NodeRemoved
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.constants import NODE_STATUSES
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata.commands import (
     AcquireLease,
     AllocateProducerIds,
+    Change,
     Done,
-    Event,
     Heartbeat,
     LeaseResult,
-    NodePut,
-    NodeRemoved,
+    Moment,
     NodeResult,
     ProducerIds,
     PutMember,

@@ -1,9 +1,9 @@
-"""The commands of the metadata state machine, their results and the events they cause.
+"""The commands of the metadata state machine and their results.
 
-All three are closed unions of tagged structures, stored as MessagePack arrays with the rules of
-`model`: append fields with defaults, never change one. A tag is never used again for another
-meaning. Bounds stand in the types and are checked when a command is decoded, before it is logged:
-no command in the log can fail a type check.
+Both, and the events in `penstock.meta.events`, are closed unions of tagged structures, stored as
+MessagePack arrays with the rules of `model`: append fields with defaults, never change one. A tag
+is never used again for another meaning. Bounds stand in the types and are checked when a command is
+decoded, before it is logged: no command in the log can fail a type check.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from penstock.meta.state.answers import Rejected
+from penstock.meta.events import Event
+from penstock.meta.state.answers import Head, Rejected
 from penstock.meta.state.model import (
     PARTITIONS_MAX,
     Count,
@@ -265,55 +266,6 @@ class Request(Struct, frozen=True, array_like=True):
     request_id: RequestId = ""
 
 
-class TopicPut(Struct, frozen=True, array_like=True, tag="topic-put"):
-    topic: Topic
-
-
-class TopicDeleted(Struct, frozen=True, array_like=True, tag="topic-deleted"):
-    """The topic and all of its shards take no more requests."""
-
-    topic: Topic
-
-
-class ShardPut(Struct, frozen=True, array_like=True, tag="shard-put"):
-    shard: Shard
-
-
-class ShardDeleted(Struct, frozen=True, array_like=True, tag="shard-deleted"):
-    topic_id: str
-    partition: int
-
-
-class SegmentPut(Struct, frozen=True, array_like=True, tag="segment-put"):
-    segment: Segment
-
-
-class SegmentDeleted(Struct, frozen=True, array_like=True, tag="segment-deleted"):
-    topic_id: str
-    partition: int
-    number: int
-
-
-class NodePut(Struct, frozen=True, array_like=True, tag="node-put"):
-    node: Node
-
-
-class NodeRemoved(Struct, frozen=True, array_like=True, tag="node-removed"):
-    node_id: int
-
-
-Event = (
-    TopicPut
-    | TopicDeleted
-    | ShardPut
-    | ShardDeleted
-    | SegmentPut
-    | SegmentDeleted
-    | NodePut
-    | NodeRemoved
-)
-
-
 class Done(Struct, frozen=True, array_like=True, tag="done"):
     pass
 
@@ -357,3 +309,19 @@ class Applied(Struct, frozen=True, array_like=True):
 
 
 Answer = Applied | Rejected
+
+
+class Moment(Struct, frozen=True):
+    """When a command is applied: the time it carries, and the revision it will have."""
+
+    time_ms: int
+    revision: int
+    head: Head
+    """Counters that the handler may move."""
+
+
+class Change(Struct, frozen=True):
+    """What a command did. A handler that answers `Rejected` must not have changed any row."""
+
+    result: Result
+    events: tuple[Event, ...] = ()

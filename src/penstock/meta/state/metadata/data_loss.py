@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.meta.events import Event, SegmentDeleted, SegmentPut, ShardPut
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.constants import ACTIVE, LOST, MEMORY_STORAGE
 from penstock.meta.state.metadata.commands import (
     AcceptDataLoss,
+    Change,
     Done,
-    Event,
+    Moment,
     ReportEngineLoss,
     RestoreShard,
-    SegmentDeleted,
-    SegmentPut,
-    ShardPut,
     ShardsResult,
 )
 from penstock.meta.state.metadata.rows import LEASES, LOSSES, SEGMENTS, SHARDS, TOPICS
@@ -77,7 +75,7 @@ def restore_lost_shard(view: View, command: RestoreShard, moment: Moment) -> Cha
         if is_known:
             return Change(ShardsResult((shard,)), ())  # found before
         return Rejected("bad_request", f"{shard.name} is {shard.status}, not lost", shard.name)
-    found = replace(
+    restored = replace(
         shard,
         in_sync=(command.node_id,),
         leader=command.node_id,
@@ -85,7 +83,7 @@ def restore_lost_shard(view: View, command: RestoreShard, moment: Moment) -> Cha
         status=ACTIVE,
         revision=moment.revision,
     )
-    return Change(ShardsResult((found,)), tuple(put_led(view, found)))
+    return Change(ShardsResult((restored,)), tuple(put_led(view, restored)))
 
 
 def _is_kept(view: View, shard: Shard, storage_type: str | None) -> bool:

@@ -16,8 +16,15 @@ from typing import Final, assert_never
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import replace
 
-from penstock.meta.state.answers import Head, Rejected, read_head, write_head
-from penstock.meta.state.change import Change, Moment
+from penstock.meta.events import Event
+from penstock.meta.state.answers import (
+    Head,
+    Rejected,
+    find_answer,
+    read_head,
+    store_answer,
+    write_head,
+)
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata.cluster import (
     acquire_lease,
@@ -39,6 +46,7 @@ from penstock.meta.state.metadata.commands import (
     Answer,
     Applied,
     AssignLeader,
+    Change,
     ChangeInSync,
     Command,
     CreateShards,
@@ -46,8 +54,8 @@ from penstock.meta.state.metadata.commands import (
     DeleteSegments,
     DeleteShards,
     DeleteTopic,
-    Event,
     Heartbeat,
+    Moment,
     NextSegment,
     PutMember,
     RegisterNode,
@@ -75,7 +83,6 @@ from penstock.meta.state.metadata.shards import (
     delete_shards,
 )
 from penstock.meta.state.metadata.topics import alter_topic, create_topic, delete_topic
-from penstock.meta.state.requests import find_answer, store_answer
 from penstock.meta.state.view import View
 
 EVENTS_MAX: Final = 10_000

@@ -23,8 +23,8 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from penstock.meta.events import Event
 from penstock.meta.state.keys import Part, after_prefix, encode_key
-from penstock.meta.state.metadata.commands import Event
 from penstock.meta.state.model import Lease, Loss, Member, Node, Segment, Shard, Store, Topic
 from penstock.meta.state.view import Reader, View
 

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.meta.events import Event, SegmentDeleted, SegmentPut, ShardPut
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.constants import SEGMENT_STEPS
 from penstock.meta.state.metadata.commands import (
+    Change,
     DeleteSegments,
     Done,
-    Event,
+    Moment,
     NextSegment,
-    SegmentDeleted,
-    SegmentPut,
     SegmentResult,
     SetSegmentStatus,
-    ShardPut,
 )
 from penstock.meta.state.metadata.rows import SEGMENTS, SHARDS
 from penstock.meta.state.metadata.shards import find_shard

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.meta.events import Event, SegmentPut, ShardDeleted, ShardPut
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.constants import ACTIVE, LOST
 from penstock.meta.state.metadata.commands import (
     AssignLeader,
+    Change,
     ChangeInSync,
     CreateShards,
     DeleteShards,
     Done,
-    Event,
+    Moment,
     Placement,
-    SegmentPut,
-    ShardDeleted,
-    ShardPut,
     ShardsResult,
 )
 from penstock.meta.state.metadata.rows import LEASES, LOSSES, SEGMENTS, SHARDS, TOPICS
@@ -99,7 +97,9 @@ def create_shards(view: View, command: CreateShards, moment: Moment) -> Change |
     if misplaced is not None:
         return misplaced
     events = open_shards(view, topic, command.placements, moment)
-    shards = [SHARDS.get(view, topic.topic_id, one.partition) for one in command.placements]
+    shards = [
+        SHARDS.get(view, topic.topic_id, placement.partition) for placement in command.placements
+    ]
     return Change(ShardsResult(tuple(s for s in shards if s is not None)), tuple(events))
 
 

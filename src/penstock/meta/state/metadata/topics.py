@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.meta.events import Event, TopicDeleted, TopicPut
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.constants import (
     ACTIVE,
     CLEANUPS,
@@ -28,11 +28,10 @@ from penstock.meta.state.constants import (
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata.commands import (
     AlterTopic,
+    Change,
     CreateTopic,
     DeleteTopic,
-    Event,
-    TopicDeleted,
-    TopicPut,
+    Moment,
     TopicResult,
 )
 from penstock.meta.state.metadata.rows import NAMES_TABLE, TOPICS, find_topic_id

@@ -12,13 +12,20 @@ of the group, and a sequence number of that node. Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, assert_never
+from typing import Final
 
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import replace
 
-from penstock.meta.state.answers import Head, Rejected, read_head, write_head
-from penstock.meta.state.keys import after_prefix, decode_texts
+from penstock.meta.state.answers import (
+    Head,
+    Rejected,
+    find_answer,
+    read_head,
+    store_answer,
+    write_head,
+)
+from penstock.meta.state.keys import decode_texts
 from penstock.meta.state.offset_codec import PackedOffsets, PackedSave, pack_group, put_newer
 from penstock.meta.state.offsets.commands import (
     CommitGroups,
@@ -28,7 +35,6 @@ from penstock.meta.state.offsets.commands import (
     Epochs,
     ExpireGroups,
     ForgetShards,
-    GroupName,
     OffsetAnswer,
     OffsetApplied,
     OffsetCommand,
@@ -36,7 +42,6 @@ from penstock.meta.state.offsets.commands import (
     OffsetRequest,
     OffsetResult,
     PurgeGroup,
-    Removed,
     ResetOffsets,
     Saved,
     SaveGroupState,
@@ -45,12 +50,11 @@ from penstock.meta.state.offsets.commands import (
     TakeEpochs,
 )
 from penstock.meta.state.offsets.entries import NewOffset
+from penstock.meta.state.offsets.removal import remove_offsets
 from penstock.meta.state.offsets.rows import (
-    NO_OFFSET,
     PAIR_SIZE,
     CommittedOffset,
     Group,
-    delete_group_row,
     delete_members,
     group_prefix,
     offset_key,
@@ -63,7 +67,6 @@ from penstock.meta.state.offsets.rows import (
     write_group,
     write_members,
 )
-from penstock.meta.state.requests import find_answer, store_answer
 from penstock.meta.state.transactions.machine import change_transaction
 from penstock.meta.state.view import View
 
@@ -115,7 +118,7 @@ def _change(view: View, request: OffsetRequest, head: Head) -> OffsetResult | Re
             groups = [pack_group(offsets) for offsets in command.groups]
             return _save_offsets(view, groups, head)
         case TakeEpochs():
-            return _take_epochs(view, command, head, request.time_ms)
+            return _grant_epochs(view, command, head, request.time_ms)
         case CommitGroups():
             return _commit_groups(view, command, head, request.time_ms)
         case CompareAndSet():
@@ -123,39 +126,18 @@ def _change(view: View, request: OffsetRequest, head: Head) -> OffsetResult | Re
         case ResetOffsets():
             return _reset_offsets(view, command, head, request.time_ms)
         case DeleteOffsets() | DeleteGroup() | PurgeGroup() | ExpireGroups() | ForgetShards():
-            return _remove(view, command, head, request.time_ms)
+            return remove_offsets(view, command, head, request.time_ms)
         case SaveGroupState():
             return _save_group_state(view, command)
         case _:
             return change_transaction(view, command, request.time_ms)
 
 
-def _remove(
-    view: View,
-    command: DeleteOffsets | DeleteGroup | PurgeGroup | ExpireGroups | ForgetShards,
-    head: Head,
-    time_ms: int,
-) -> OffsetResult | Rejected:
-    match command:
-        case DeleteOffsets():
-            return _delete_offsets(view, command, head, time_ms)
-        case DeleteGroup():
-            return _delete_group(view, command, head, time_ms)
-        case PurgeGroup():
-            return _purge_group(view, command)
-        case ExpireGroups():
-            return _expire_groups(view, command, head)
-        case ForgetShards():
-            return _forget_shards(view, command)
-        case _:
-            assert_never(command)
-
-
-def _take_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> OffsetResult:
+def _grant_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> OffsetResult:
     epochs: list[int] = []
     previous: list[int] = []
     for name in command.groups:
-        group, before = _take(view, name.namespace, name.group, command.node, head, time_ms)
+        group, before = _grant_epoch(view, name.namespace, name.group, command.node, head, time_ms)
         epochs.append(group.epoch)
         previous.append(before)
     return Epochs(tuple(epochs), tuple(previous))
@@ -164,15 +146,17 @@ def _take_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> O
 def _commit_groups(view: View, command: CommitGroups, head: Head, time_ms: int) -> OffsetResult:
     epochs: list[int] = []
     previous: list[int] = []
-    for one in command.groups:
-        group, before = _take(view, one.namespace, one.group, command.node, head, time_ms)
-        _put_new(view, one.namespace, one.group, group.epoch, one.offsets, time_ms)
+    for offsets in command.groups:
+        group, before = _grant_epoch(
+            view, offsets.namespace, offsets.group, command.node, head, time_ms
+        )
+        _put_new(view, offsets.namespace, offsets.group, group.epoch, offsets.offsets, time_ms)
         epochs.append(group.epoch)
         previous.append(before)
     return Epochs(tuple(epochs), tuple(previous))
 
 
-def _take(
+def _grant_epoch(
     view: View, namespace: str, name: str, node: int, head: Head, time_ms: int
 ) -> tuple[Group, int]:
     """Give a group to `node` under a new epoch; return the group, and the node that had it."""
@@ -218,9 +202,9 @@ def _save_offsets(
             packed = _above_floor(packed, group.floor, stale)  # noqa: PLW2901 - what is left of it
         refused = put_newer(view, packed.keys, packed.rows, PAIR_SIZE)
         stored = _stored(packed, {number for number, _ in refused}) if refused else packed
-        for number, found in refused:
-            if found[:PAIR_SIZE] != packed.rows[number][:PAIR_SIZE]:
-                stale.append(_stale(packed, packed.keys[number], *unpack_pair(found)))
+        for number, stored_row in refused:
+            if stored_row[:PAIR_SIZE] != packed.rows[number][:PAIR_SIZE]:
+                stale.append(_stale(packed, packed.keys[number], *unpack_pair(stored_row)))
         if stored.keys:
             group.epoch = max(group.epoch, stored.epoch_max)
             group.last_commit_ms = max(group.last_commit_ms, stored.newest_ms)
@@ -286,11 +270,11 @@ def _compare_and_set(view: View, command: CompareAndSet, head: Head) -> OffsetRe
     current = read_offset(view, namespace, name, entry.shard)
     if current is not None and current == _committed(entry):
         return Saved()  # sent again: this very command has stored it
-    found = None if current is None else current.offset
-    if found != command.expected:
+    stored = None if current is None else current.offset
+    if stored != command.expected:
         return Rejected(
             "stale",
-            f"group {name!r} is at {found} in {entry.shard}, not at {command.expected}",
+            f"group {name!r} is at {stored} in {entry.shard}, not at {command.expected}",
             name,
         )
     group = read_group(view, namespace, name) or Group()
@@ -303,84 +287,9 @@ def _compare_and_set(view: View, command: CompareAndSet, head: Head) -> OffsetRe
 
 def _reset_offsets(view: View, command: ResetOffsets, head: Head, time_ms: int) -> OffsetResult:
     namespace, name = command.namespace, command.group
-    group, before = _take(view, namespace, name, command.node, head, time_ms)
+    group, before = _grant_epoch(view, namespace, name, command.node, head, time_ms)
     _put_new(view, namespace, name, group.epoch, command.offsets, time_ms)
     return Epochs((group.epoch,), (before,))
-
-
-def _delete_offsets(
-    view: View, command: DeleteOffsets, head: Head, time_ms: int
-) -> OffsetResult | Rejected:
-    group = read_group(view, command.namespace, command.group)
-    if group is None or group.is_deleted:
-        return _unknown_group(command.group)
-    head.counter += 1
-    group.epoch = head.counter
-    prefix = group_prefix(command.namespace, command.group)
-    rows = 0
-    for shard in command.shards:
-        if read_offset(view, command.namespace, command.group, shard) is not None:
-            rows += 1
-        deleted = CommittedOffset(
-            offset=NO_OFFSET,
-            metadata="",
-            leader_epoch=-1,
-            commit_timestamp_ms=time_ms,
-            epoch=group.epoch,
-            sequence=0,
-        )
-        view.put(offset_key(prefix, shard), pack_offset(deleted))
-    write_group(view, command.namespace, command.group, group)
-    return Removed(rows=rows)
-
-
-def _delete_group(
-    view: View, command: DeleteGroup, head: Head, time_ms: int
-) -> OffsetResult | Rejected:
-    group = read_group(view, command.namespace, command.group)
-    if group is None or group.is_deleted:
-        return _unknown_group(command.group)
-    head.counter += 1
-    group.epoch = group.floor = head.counter
-    group.is_deleted = 1
-    group.last_commit_ms = time_ms
-    write_group(view, command.namespace, command.group, group)
-    return Removed(has_more=True)
-
-
-def _purge_group(view: View, command: PurgeGroup) -> OffsetResult:
-    group = read_group(view, command.namespace, command.group)
-    if group is None:
-        return Removed()
-    rows, has_more = _delete_rows(
-        view, command.namespace, command.group, below=group.floor, rows_max=command.rows_max
-    )
-    return Removed(rows=rows, has_more=has_more)
-
-
-def _expire_groups(view: View, command: ExpireGroups, head: Head) -> OffsetResult:
-    rows = 0
-    gone: list[GroupName] = []
-    for name in command.groups:
-        group = read_group(view, name.namespace, name.group)
-        if group is None or group.last_commit_ms >= command.before_ms:
-            continue
-        if rows == command.rows_max:
-            return Removed(groups=tuple(gone), rows=rows, has_more=True)
-        removed, has_more = _delete_rows(
-            view, name.namespace, name.group, below=None, rows_max=command.rows_max - rows
-        )
-        rows += removed
-        if has_more:
-            # Half a group must never be seen: what is left is hidden until it is removed, too.
-            head.counter += 1
-            group.epoch = group.floor = head.counter
-            group.is_deleted = 1
-            write_group(view, name.namespace, name.group, group)
-            return Removed(groups=tuple(gone), rows=rows, has_more=True)
-        delete_group_row(view, name.namespace, name.group)
-        gone.append(name)
-    return Removed(groups=tuple(gone), rows=rows)
 
 
 def _save_group_state(view: View, command: SaveGroupState) -> OffsetResult | Rejected:
@@ -399,37 +308,6 @@ def _save_group_state(view: View, command: SaveGroupState) -> OffsetResult | Rej
     return Saved()
 
 
-def _forget_shards(view: View, command: ForgetShards) -> OffsetResult:
-    prefix = group_prefix(command.namespace, command.group)
-    rows = 0
-    for shard in command.shards:
-        key = offset_key(prefix, shard)
-        if view.get(key) is not None:
-            view.delete(key)
-            rows += 1
-    return Removed(rows=rows)
-
-
-def _delete_rows(
-    view: View, namespace: str, group: str, *, below: int | None, rows_max: int
-) -> tuple[int, bool]:
-    """Delete offset rows of a group (with an epoch below `below`); return how many, and whether
-    some are left."""
-    prefix = group_prefix(namespace, group)
-    doomed: list[bytes] = []
-    has_more = False
-    for key, row in view.scan(prefix, after_prefix(prefix)):
-        if below is not None and unpack_pair(row)[0] >= below:
-            continue
-        if len(doomed) == rows_max:
-            has_more = True
-            break
-        doomed.append(key)
-    for key in doomed:
-        view.delete(key)
-    return len(doomed), has_more
-
-
 def _committed(entry: OffsetEntry) -> CommittedOffset:
     return CommittedOffset(
         offset=entry.offset,
@@ -443,7 +321,3 @@ def _committed(entry: OffsetEntry) -> CommittedOffset:
 
 def _never_given(epoch: int, shard: str) -> Rejected:
     return Rejected("bad_request", f"epoch {epoch} was never given", shard)
-
-
-def _unknown_group(group: str) -> Rejected:
-    return Rejected("unknown_group", f"consumer group {group!r} does not exist", group)

@@ -14,7 +14,7 @@ from penstock.meta.state.model import INT_MAX, Count, Name
 from penstock.meta.state.offsets.entries import NewOffset
 
 EPOCH_MAX: Final = 32_766
-"""Behind it a producer gets another id. One more is left, for the fence of the last one."""
+"""After it a producer gets another id. One more is left, for the fence of the last one."""
 PARTITIONS_MAX: Final = 5_000
 OFFSETS_MAX: Final = 5_000
 ROWS_MAX: Final = 5_000

@@ -66,7 +66,7 @@ def change_transaction(
                 delete_aborted(view, aborted)
             return TransactionResult()
         case ForgetTransactions():
-            _forget(view, command)
+            _remove_idle(view, command)
             return TransactionResult()
         case _:
             assert_never(command)
@@ -161,12 +161,12 @@ def _enlist(state: TransactionState, command: Enlist, time_ms: int) -> Transacti
         # Greater than that of the last one, whatever the clock says.
         started_ms = max(time_ms, state.started_ms + 1)
         state = replace(state, status="ongoing", started_ms=started_ms, previous_epoch=-1)
-    partitions = {one.shard: one for one in state.partitions}
-    for one in command.partitions:
-        partitions.setdefault(one.shard, one)
+    partitions = {item.shard: item for item in state.partitions}
+    for item in command.partitions:
+        partitions.setdefault(item.shard, item)
     if len(partitions) > PARTITIONS_MAX:
         return Rejected("bad_request", f"a transaction writes to at most {PARTITIONS_MAX} shards")
-    groups = {one.group: one for one in state.offsets}
+    groups = {item.group: item for item in state.offsets}
     for group in command.groups:
         groups.setdefault(group, StagedOffsets(group))
     return replace(state, partitions=tuple(partitions.values()), offsets=tuple(groups.values()))
@@ -175,11 +175,11 @@ def _enlist(state: TransactionState, command: Enlist, time_ms: int) -> Transacti
 def _stage(state: TransactionState, command: StageOffsets) -> TransactionState | Rejected:
     if state.status in _DECIDED:
         return _in_progress(state)
-    groups = {one.group: one for one in state.offsets}
+    groups = {item.group: item for item in state.offsets}
     if state.status != "ongoing" or command.group not in groups:
         return Rejected("bad_state", f"group {command.group!r} is not part of the transaction")
-    staged: dict[str, NewOffset] = {one.shard: one for one in groups[command.group].offsets}
-    staged.update((one.shard, one) for one in command.offsets)
+    staged: dict[str, NewOffset] = {item.shard: item for item in groups[command.group].offsets}
+    staged.update((item.shard, item) for item in command.offsets)
     if len(staged) > OFFSETS_MAX:
         return Rejected("bad_request", f"a transaction commits at most {OFFSETS_MAX} offsets")
     groups[command.group] = StagedOffsets(command.group, tuple(staged.values()))
@@ -216,7 +216,7 @@ def _finish(view: View, state: TransactionState, command: Finish) -> Transaction
     )
 
 
-def _forget(view: View, command: ForgetTransactions) -> None:
+def _remove_idle(view: View, command: ForgetTransactions) -> None:
     for transactional_id in command.transactional_ids:
         state = read_transaction(view, command.namespace, transactional_id)
         if state is not None and state.status in _AT_REST and state.updated_ms < command.before_ms:

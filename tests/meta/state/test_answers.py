@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.meta.scripts import rows
 
-from penstock.meta.state import requests
+from penstock.meta.state import answers
 from penstock.meta.state.metadata import machine as metadata
 from penstock.meta.state.metadata.commands import AllocateProducerIds, Applied, ProducerIds, Request
 from penstock.meta.state.view import MemoryView
@@ -21,7 +21,7 @@ def allocate(view: MemoryView, request_id: str) -> tuple[int, bool]:
 def test_the_newest_answers_are_remembered_and_the_oldest_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(requests, "REQUESTS_MAX", 3)
+    monkeypatch.setattr(answers, "REQUESTS_MAX", 3)
     view = MemoryView()
     for number in range(10):
         assert allocate(view, f"r{number}") == (number + 1, False)

@@ -30,7 +30,7 @@ class Wakeup:
         if resume is not None:
             resume()
 
-    def take(self) -> bool:
+    def clear(self) -> bool:
         """Clear it, before the waiter looks again; return whether it was set."""
         with self._lock:
             was_set, self._is_set = self._is_set, False

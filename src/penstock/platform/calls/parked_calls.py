@@ -24,9 +24,9 @@ from typing import Final, NamedTuple, Protocol
 import grpc
 
 from penstock.errors import StoreError
+from penstock.platform.calls.waiting_calls import Places
+from penstock.platform.calls.wakeup import Pause, Wakeup
 from penstock.platform.log import get_logger
-from penstock.platform.waiting_calls import Places
-from penstock.platform.wakeup import Pause, Wakeup
 
 STARVED_S: Final = 2.0
 SEND_S: Final = 20.0
@@ -96,10 +96,10 @@ class Resumer:
         with self._lock:
             call.due = now + seconds
             # Looked at each second, so that calls which have ended do not stay here for longer.
-            at = min(call.due, now + _TICK_S)
-            if call.timer_at is not None and call.timer_at <= at:
+            check_at = min(call.due, now + _TICK_S)
+            if call.timer_at is not None and call.timer_at <= check_at:
                 return
-            self._push(call, at)
+            self._push(call, check_at)
             is_first = self._timers[0][2] is call
         if is_first:
             self._news.set()
@@ -109,9 +109,9 @@ class Resumer:
             self._is_closed = True
         self._news.set()
 
-    def _push(self, call: ParkedCall, at: float) -> None:
-        call.timer_at = at
-        heappush(self._timers, (at, next(self._order), call))
+    def _push(self, call: ParkedCall, check_at: float) -> None:
+        call.timer_at = check_at
+        heappush(self._timers, (check_at, next(self._order), call))
 
     def _run(self) -> None:
         checked = time.monotonic()
@@ -121,7 +121,7 @@ class Resumer:
             for _ in range(len(self._ready)):
                 self._ready.popleft().submit()
             now = time.monotonic()
-            for call in self._take_due(now):
+            for call in self._pop_due(now):
                 call.expire()
             if now - checked >= _TICK_S:
                 checked = now
@@ -138,12 +138,12 @@ class Resumer:
                 return _TICK_S
             return min(_TICK_S, max(0.0, self._timers[0][0] - time.monotonic()))
 
-    def _take_due(self, now: float) -> list[ParkedCall]:
+    def _pop_due(self, now: float) -> list[ParkedCall]:
         due: list[ParkedCall] = []
         with self._lock:
             while self._timers and self._timers[0][0] <= now:
-                at, _, call = heappop(self._timers)
-                if call.timer_at != at or call.is_ended:
+                check_at, _, call = heappop(self._timers)
+                if call.timer_at != check_at or call.is_ended:
                     continue  # an earlier timer stands in its place
                 call.timer_at = None
                 if call.due <= now:
@@ -182,7 +182,7 @@ class WaitingCalls:
         """Serve a call in this thread until it waits."""
         client = context.peer()
         try:
-            self.places.take(client)
+            self.places.reserve(client)
         except StoreError as error:
             steps.close()
             describe(error).put(context)
@@ -198,7 +198,7 @@ class WaitingCalls:
     def end(self, call: ParkedCall) -> None:
         with self._lock:
             self._calls.discard(call)
-        self.places.give_back(call.client)
+        self.places.release(call.client)
 
     def wake_all(self) -> None:
         """Have each call look again: for a server that is about to stop."""
@@ -297,7 +297,7 @@ class ParkedCall:
         if not self._is_paused or self._wakeup is None:
             return None
         self._is_paused = False
-        return self._wakeup.take()
+        return self._wakeup.clear()
 
     def _park(self, pause: Pause) -> bool:
         self._wakeup, self._is_paused = pause.wakeup, True

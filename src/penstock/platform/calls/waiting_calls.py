@@ -33,7 +33,7 @@ class Places:
         self._taken = 0
         self._clients: Final = Counter[str]()
 
-    def take(self, client: str) -> None:
+    def reserve(self, client: str) -> None:
         """Count a call of `client`, or raise `BusyError`."""
         with self._lock:
             if self._taken >= self.calls_max:
@@ -43,7 +43,7 @@ class Places:
             self._taken += 1
             self._clients[client] += 1
 
-    def give_back(self, client: str) -> None:
+    def release(self, client: str) -> None:
         with self._lock:
             self._taken -= 1
             self._clients[client] -= 1

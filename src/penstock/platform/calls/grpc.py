@@ -19,13 +19,12 @@ import grpc
 from google.protobuf.message import Message as WireMessage
 
 from penstock.errors import StoreError
-from penstock.platform.parked_calls import Describe, Send, Steps, WaitingCalls
-from penstock.platform.waiting_calls import WaitingThreads
-from penstock.platform.wakeup import Pause
+from penstock.platform.calls.parked_calls import Describe, Send, Steps, WaitingCalls
+from penstock.platform.calls.waiting_calls import WaitingThreads
+from penstock.platform.calls.wakeup import Pause
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)
-B = TypeVar("B")
 
 _SLICE_S: Final = 0.5
 """How long a thread that serves a call which waits does not look for the client."""
@@ -173,7 +172,7 @@ def _in_thread(steps: Steps, context: grpc.ServicerContext, describe: Describe) 
             woken = None
             if isinstance(step, Pause):
                 step.wakeup.wait(min(step.seconds, _SLICE_S))
-                woken = step.wakeup.take()
+                woken = step.wakeup.clear()
             else:
                 yield step
     except StopIteration:

@@ -11,7 +11,7 @@ from tests.adapter.bench import Bench, until
 
 from penstock.engine.contract import Written
 from penstock.errors import BusyError, ClosedError
-from penstock.platform.blocking_pool import BlockingPool
+from penstock.platform.calls.blocking_pool import BlockingPool
 from penstock.record import Record
 
 

@@ -1,0 +1,29 @@
+"""What `penstock cluster` asks of the nodes: calls, rows, and the numbers that it shows.
+
+The interface for the command line; other packages import from `penstock.meta`.
+"""
+
+from penstock.meta.client_api.local_reads import ANY_AGE, STALENESS_MS
+from penstock.meta.controller.decisions import DRAINING, ONLINE, Load, load_of
+from penstock.meta.controller.decommission import last_replica_shards, listed, lost_shards
+from penstock.meta.proto import meta_pb2
+from penstock.meta.remote.connection import MetaConnection
+from penstock.meta.remote.groups import RemoteRows
+from penstock.meta.state.metadata.rows import NODES, SHARDS
+
+__all__ = [
+    "ANY_AGE",
+    "DRAINING",
+    "NODES",
+    "ONLINE",
+    "SHARDS",
+    "STALENESS_MS",
+    "Load",
+    "MetaConnection",
+    "RemoteRows",
+    "last_replica_shards",
+    "listed",
+    "load_of",
+    "lost_shards",
+    "meta_pb2",
+]

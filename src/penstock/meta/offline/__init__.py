@@ -1,1 +1,0 @@
-"""Reads of a node's metadata from its directory, while it runs or is stopped."""

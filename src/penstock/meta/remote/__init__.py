@@ -1,0 +1,1 @@
+"""The meta service over gRPC, for nodes and tools outside of the groups."""

@@ -1,0 +1,1 @@
+"""Serving calls: gRPC methods, calls that wait without a thread, threads for blocking calls."""
