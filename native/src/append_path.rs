@@ -20,7 +20,7 @@ use crate::state::{State, BUSY, NOT_ADMITTED, TOO_LARGE, UNKNOWN_SHARD};
 use crate::write_lock::WriteLock;
 
 /// What is copied while an event loop waits.
-const AT_ONCE_SIZE_MAX: usize = 64 << 10;
+const TRY_SIZE_MAX: usize = 64 << 10;
 
 #[pyclass(frozen, module = "penstock._native")]
 pub struct AppendPath {
@@ -59,7 +59,7 @@ impl AppendPath {
         shard: &Bound<'_, PyAny>,
         record: &Bound<'_, PyAny>,
         size_max: Option<usize>,
-        at_once: bool,
+        without_waiting: bool,
     ) -> PyResult<i64> {
         let Some(handle) = self.handle(shard)? else {
             return Ok(UNKNOWN_SHARD);
@@ -70,19 +70,19 @@ impl AppendPath {
             return Ok(TOO_LARGE);
         }
         let append = |state: &mut State| {
-            if at_once && state.queue(handle)?.admission.is_sync {
+            if without_waiting && state.queue(handle)?.admission.is_sync {
                 return Ok((NOT_ADMITTED, None));
             }
             state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
         };
-        if at_once {
-            return self.take_at_once(py, append);
+        if without_waiting {
+            return self.try_take(py, append);
         }
         self.take(py, message.payload_size(), append)
     }
 
     /// Append if no other thread does.
-    fn take_at_once(
+    fn try_take(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&mut State) -> Taken,
@@ -167,14 +167,14 @@ impl AppendPath {
         self.otherwise.bind(py).call1((shard, record, size_max, offset))?.extract()
     }
 
-    fn append_at_once(
+    fn try_append(
         &self,
         py: Python<'_>,
         shard: &Bound<'_, PyAny>,
         record: &Bound<'_, PyAny>,
         size_max: usize,
     ) -> PyResult<i64> {
-        self.append_one(py, shard, record, Some(size_max.min(AT_ONCE_SIZE_MAX)), true)
+        self.append_one(py, shard, record, Some(size_max.min(TRY_SIZE_MAX)), true)
     }
 
     #[pyo3(signature = (shard, records, size_max=None))]

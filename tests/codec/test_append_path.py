@@ -79,7 +79,7 @@ def test_a_record_larger_than_allowed_is_not_written_nor_is_its_group(core: Core
 
 def test_what_is_put_at_once_waits_for_nothing(core: Core) -> None:
     bench = Bench(core, size=150_000)
-    put = bench.append_path.append_at_once
+    put = bench.append_path.try_append
     assert put(ORDERS, Record(b"a"), 1) == 0
     assert put(ORDERS, Record(b"ab"), 1) == TOO_LARGE
     assert put(ORDERS, Record(bytes(64 << 10)), 1 << 20) == 1

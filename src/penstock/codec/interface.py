@@ -330,7 +330,7 @@ class AppendPath(Protocol):
         """Append one record; return its offset, or what the last of the arguments returns."""
         ...
 
-    def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
+    def try_append(self, shard: ShardId, record: Record, size_max: int) -> int:
         """Append one small record if nothing has to be waited for: a lock that is held
         (BUSY), a device (NOT_ADMITTED)."""
         ...

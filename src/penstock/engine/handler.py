@@ -25,11 +25,11 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
-    QuickEngine,
     ShardInfo,
     ShardPart,
     SharedSyncEngine,
     TransactionalEngine,
+    TryWriteEngine,
     Written,
 )
 from penstock.engine.engine_set import EngineSet
@@ -99,12 +99,12 @@ class StorageEngineHandler(ShardRouting):
         return written
 
     def write_at_once(self, shard_name: str, record: Record) -> Written | None:
-        """See `QuickEngine`."""
+        """See `TryWriteEngine`."""
         entry = self.find(shard_name)
         engine: object = entry.writer  # only if known: to find the writer may take a while
-        if not isinstance(engine, QuickEngine):
+        if not isinstance(engine, TryWriteEngine):
             return None
-        written = engine.write_at_once(entry.id, record)
+        written = engine.try_write(entry.id, record)
         if written is not None:
             self._note_written(entry, written)
         return written

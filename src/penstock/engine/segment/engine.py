@@ -39,11 +39,11 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
-    QuickEngine,
     ShardConfig,
     ShardInfo,
     ShardPart,
     SharedSyncEngine,
+    TryWriteEngine,
     Written,
 )
 from penstock.engine.per_shard_engine import check_config
@@ -73,7 +73,7 @@ _FAR: Final = 1 << 60
 have one."""
 
 
-class SegmentEngine(BatchEngine, ColumnEngine, QuickEngine, SharedSyncEngine):
+class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine):
     """Implements `StorageEngine`. The store must take records of `RECORD_SIZE_MAX` and their
     overhead; closing the engine closes the store."""
 
@@ -163,9 +163,9 @@ class SegmentEngine(BatchEngine, ColumnEngine, QuickEngine, SharedSyncEngine):
         size_max = self._config(shard).record_size_max
         return Written(Offset(self.store.append(shard, record, size_max)), 1)
 
-    def write_at_once(self, shard: ShardId, record: Record) -> Written | None:
+    def try_write(self, shard: ShardId, record: Record) -> Written | None:
         size_max = self._config(shard).record_size_max
-        offset = self.store.append_at_once(shard, record, size_max)
+        offset = self.store.try_append(shard, record, size_max)
         return None if offset is None else Written(offset, 1)
 
     def batch_write(

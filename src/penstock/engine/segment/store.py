@@ -245,9 +245,9 @@ class SegmentStore:
 
     # Appending
 
-    def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> Offset | None:
+    def try_append(self, shard: ShardId, record: Record, size_max: int) -> Offset | None:
         """Append one record if nothing has to be waited for; None: nothing was appended."""
-        offset = self._writer.append_path.append_at_once(shard, record, size_max)
+        offset = self._writer.append_path.try_append(shard, record, size_max)
         return Offset(offset) if offset >= 0 else None
 
     def append_many(
