@@ -14,7 +14,7 @@ from tests.cli.conftest import Run, run
 from tests.engine.segment.readonly.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, flip
 
 from penstock.cli.commands.pipeline import jobs as pipeline_commands
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.pipeline.session import sessions
 
 __all__ = ["run"]
@@ -143,7 +143,7 @@ def test_damage_is_told_by_the_exit_code(
 ) -> None:
     assert run("pipeline", "verify", sample).code == 0
     path = Path(shutil.copytree(sample, tmp_path / "store"))
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         position = view.snapshot().get(ORDERS).position_of(2)
     assert position is not None
     flip(path / "commitlog" / f"{0:020d}", position + 100)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.engine.contract import ShardConfig
-from penstock.engine.segment import StoreView
+from penstock.engine.segment import ReadOnlyStore
 from penstock.errors import NotAStoreError, SetupError
 from penstock.meta.offline.read_topics import read_topics
 from penstock.meta.state.model import Topic
@@ -103,7 +103,7 @@ def find_tiers(path: str) -> list[TopicTier]:
     known = _topics(path)
     own = own_tier_url(path)
     tiers: dict[str, TopicTier] = {}
-    view = StoreView.open(root)
+    view = ReadOnlyStore.open(root)
     try:
         for shard in sorted(view.shards()):
             packed = view.state(shard).config

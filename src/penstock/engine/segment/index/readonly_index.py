@@ -53,7 +53,7 @@ class _Opened(NamedTuple):
         return (begin, end) if count > 1 else None
 
 
-class IndexView:
+class ReadOnlyIndex:
     """Implements `KeyLookup`."""
 
     def __init__(

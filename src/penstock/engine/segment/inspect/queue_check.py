@@ -19,7 +19,7 @@ from penstock.engine.segment.inspect.ext_codes import ExtCodes
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings
 from penstock.engine.segment.queue.state_files import bucket_of
 from penstock.engine.segment.queue.time_index import TIMES_ENTRY, TIMES_HEADER, UNKNOWN
-from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.readonly_shard import ReadOnlyShard
 from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind, ShardId
@@ -47,7 +47,7 @@ class _Run:
 class _Derived:
     """What the log says of one queue, as far as it was read."""
 
-    def __init__(self, shard: ShardId, kind: QueueKind, log: ShardView | None) -> None:
+    def __init__(self, shard: ShardId, kind: QueueKind, log: ReadOnlyShard | None) -> None:
         self.shard: Final = shard
         self.kind: Final = kind
         self.state: Final = None if log is None else log.state
@@ -187,7 +187,9 @@ class QueueCheck:
             self._compare_simple(queue, log, start, part)
             start = end
 
-    def _compare_simple(self, queue: _Derived, log: ShardView, first: int, units: bytes) -> None:
+    def _compare_simple(
+        self, queue: _Derived, log: ReadOnlyShard, first: int, units: bytes
+    ) -> None:
         actual = self._read(log, first, len(units) // QUEUE_UNIT.size)
         if actual is None or (actual == units and PRE_BLANK not in units):
             return
@@ -199,7 +201,7 @@ class QueueCheck:
             elif expected != found and not self._ext.means(log.shard, expected, found):
                 queue.note(offset, offset + 1, expected, lost=False)
 
-    def _note_hole(self, queue: _Derived, log: ShardView, offset: int, found: bytes) -> None:
+    def _note_hole(self, queue: _Derived, log: ReadOnlyShard, offset: int, found: bytes) -> None:
         """The log jumps over an offset: its record is damaged, or was never there."""
         if log.state.is_deleted(offset):
             return
@@ -240,7 +242,7 @@ class QueueCheck:
                 queue.note(offset, offset + units[number][_COUNT], expected, lost=False)
 
     def _find_shift(
-        self, queue: _Derived, log: ShardView, base: int, first: int, number: int
+        self, queue: _Derived, log: ReadOnlyShard, base: int, first: int, number: int
     ) -> int:
         try:
             return log.unit_of(base) - (first + number)
@@ -249,7 +251,7 @@ class QueueCheck:
             queue.log = None
             return 0
 
-    def _read(self, log: ShardView, unit: int, count: int) -> bytes | None:
+    def _read(self, log: ReadOnlyShard, unit: int, count: int) -> bytes | None:
         """Return the units in the file; None when the file is missing or short, which is
         reported."""
         path = log.units.path_of(unit)
@@ -307,7 +309,7 @@ class QueueCheck:
             path = f"{self._snapshot.paths.shards}/{bucket_of(queue.shard):02d}"
             self._findings.add(path, 0, reason)
 
-    def _report_runs(self, queue: _Derived, log: ShardView) -> None:
+    def _report_runs(self, queue: _Derived, log: ReadOnlyShard) -> None:
         for run in queue.runs:
             path, position = self._place(queue, log, run.first)
             if run.lost:
@@ -315,7 +317,7 @@ class QueueCheck:
             if not run.lost or not self._damaged:
                 self._findings.add(path, position, self._reason(queue, log, run))
 
-    def _reason(self, queue: _Derived, log: ShardView, run: _Run) -> str:
+    def _reason(self, queue: _Derived, log: ReadOnlyShard, run: _Run) -> str:
         whose = f"of offsets {run.first} to {run.end - 1}"
         if run.end == run.first + 1 or queue.kind is QueueKind.BATCH:
             whose = f"of offset {run.first}"
@@ -331,7 +333,7 @@ class QueueCheck:
             )
         return f"wrong unit {whose}: size, tag code or time are not those of the record"
 
-    def _place(self, queue: _Derived, log: ShardView, offset: int) -> tuple[str, int]:
+    def _place(self, queue: _Derived, log: ReadOnlyShard, offset: int) -> tuple[str, int]:
         return _place_of(log, self._unit_of(queue, offset))
 
     def _unit_of(self, queue: _Derived, offset: int) -> int:
@@ -339,7 +341,7 @@ class QueueCheck:
             return offset
         return queue.bases.index(offset) + (queue.shift or 0)
 
-    def _check_ends(self, queue: _Derived, log: ShardView) -> None:
+    def _check_ends(self, queue: _Derived, log: ReadOnlyShard) -> None:
         earliest, latest = log.earliest, queue.latest
         first = latest if queue.first is None else queue.first
         if queue.kind is QueueKind.SIMPLE:
@@ -359,7 +361,7 @@ class QueueCheck:
         if self._closed and self._snapshot.is_own:
             self._check_unused(log, log.ends.stop)
 
-    def _check_unused(self, log: ShardView, stop: int) -> None:
+    def _check_unused(self, log: ReadOnlyShard, stop: int) -> None:
         """After the last unit there are zeros: RocketMQ takes anything else for a unit."""
         try:
             rest = log.units.read(stop, _file_end(log, stop) - stop)
@@ -370,7 +372,7 @@ class QueueCheck:
             at = len(rest) - len(rest.lstrip(b"\0"))
             self._findings.add(path, start + at, "there is something behind the last unit")
 
-    def _check_unmatched(self, queue: _Derived, log: ShardView, start: int, stop: int) -> None:
+    def _check_unmatched(self, queue: _Derived, log: ReadOnlyShard, start: int, stop: int) -> None:
         """Report live units for which the log held no record at all."""
         queue.runs = []
         while start < stop:
@@ -382,7 +384,7 @@ class QueueCheck:
             start += count
         self._report_runs(queue, log)
 
-    def _check_times(self, queue: _Derived, log: ShardView) -> None:
+    def _check_times(self, queue: _Derived, log: ReadOnlyShard) -> None:
         """The maxima kept for a block must not be below a time in it, or records would be hidden
         from a look-up by time. Unknown ones are allowed."""
         if not self._snapshot.is_own:
@@ -403,11 +405,11 @@ class QueueCheck:
                 self._findings.add(path, _time_position(block - first_block), reason)
 
 
-def _file_end(log: ShardView, unit: int) -> int:
+def _file_end(log: ReadOnlyShard, unit: int) -> int:
     return unit - unit % log.units.file_units + log.units.file_units
 
 
-def _place_of(log: ShardView, unit: int) -> tuple[str, int]:
+def _place_of(log: ReadOnlyShard, unit: int) -> tuple[str, int]:
     return log.units.path_of(unit), unit % log.units.file_units * log.units.unit_size
 
 

@@ -16,7 +16,7 @@ from penstock.engine.segment.paths import sums_root
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.state_files import SHARD_STATES, bucket_of
 from penstock.engine.segment.read.key_reader import Query
-from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.readonly_shard import ReadOnlyShard
 from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.engine.segment.recovery.checkpoint import (
     ROCKETMQ_CHECKPOINT_SIZE,
@@ -80,7 +80,7 @@ class StateCheck:
             yield f"{paths.shards}/{bucket:02d}"
             yield f"{paths.copies}/{bucket:02d}"
 
-    def _check_commands(self, shard: ShardId, state: ShardState, companion: ShardView) -> None:
+    def _check_commands(self, shard: ShardId, state: ShardState, companion: ReadOnlyShard) -> None:
         """Every command that is committed must be in the state: no deleted record may come back."""
         path = f"{self._snapshot.paths.shards}/{bucket_of(shard):02d}"
         offset = companion.earliest
@@ -233,7 +233,7 @@ class StateCheck:
                 if first < log.state.queue_first and path.rpartition("/")[2] not in names:
                     self._findings.add(path, 0, "this queue file has no checksums")
 
-    def _checksums_directory(self, log: ShardView) -> str:
+    def _checksums_directory(self, log: ReadOnlyShard) -> str:
         root = f"{self._snapshot.paths.sums}/{sums_root(log.kind)}"
         return f"{root}/{log.shard.topic}/{log.shard.partition}"
 

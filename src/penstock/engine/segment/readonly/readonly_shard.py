@@ -40,7 +40,7 @@ class QueueEnds(NamedTuple):
     stop: int
 
 
-class ShardView:
+class ReadOnlyShard:
     """Implements `ReadableShard`."""
 
     def __init__(
