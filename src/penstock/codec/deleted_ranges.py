@@ -50,10 +50,6 @@ class DeletedRanges:
                 for start, end in merged:
                     self._splice(start, end)
 
-    def add_many(self, offsets: Iterable[int]) -> None:
-        """Delete single offsets, in any order."""
-        self.add_ranges((offset, offset + 1) for offset in offsets)
-
     def drop_before(self, offset: int) -> None:
         """Forget what is below `offset`: the shard no longer holds those offsets at all."""
         with self._lock:

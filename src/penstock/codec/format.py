@@ -99,14 +99,12 @@ PROPERTIES_SIZE_MAX: Final = 32_767
 CHECKSUM_MASK: Final = 0x7FFF_FFFF
 
 FLAG_COMPRESSED: Final = 1
-FLAG_MULTI_TAGS: Final = 2
 FLAG_TRANSACTION: Final = 12  # mask: 0 none, then one of the next three
 FLAG_PREPARED: Final = 4
 FLAG_COMMIT: Final = 8
 FLAG_ROLLBACK: Final = 12
 FLAG_BORN_IPV6: Final = 16
 FLAG_STORE_IPV6: Final = 32
-FLAG_NEED_UNWRAP: Final = 64
 FLAG_INNER_BATCH: Final = 128
 
 # -------------------------------------------------------------------------------- properties

@@ -42,7 +42,6 @@ class StorePaths:
         )
         self.index: Final = settings.index_path or f"{self.root}/index"
         self.topics: Final = f"{self.root}/config/topics.json"
-        self.consumer_offsets: Final = f"{self.root}/config/consumerOffset.json"
         self.properties: Final = f"{self.root}/store.properties"
         self.checkpoint: Final = f"{self.root}/checkpoint"
         self.abort: Final = f"{self.root}/abort"

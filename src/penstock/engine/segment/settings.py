@@ -19,8 +19,6 @@ MIB: Final = 1 << 20
 COMMIT_LOG_FILE_SIZE_MIN: Final = 4096
 FILE_SIZE_MAX: Final = (1 << 31) - 1
 """RocketMQ counts the bytes of a file in 31 bits, and so do numbers in the files."""
-BLANK_SIZE: Final = 8
-"""Bytes at the end of every log file that no record may use: room for the blank record."""
 _INDEX_SLOTS_MIN: Final = 1_000
 
 

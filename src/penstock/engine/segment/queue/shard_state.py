@@ -317,15 +317,6 @@ class ShardState:
         may be forgotten that it ever was, for no replay can bring it back."""
         return self.dropped and self.dropped_at <= log_start
 
-    def start_at(self, offset: int) -> None:
-        """Hold nothing, and go on at `offset`: a replica so far behind that its leader no longer
-        has what comes next."""
-        self.truncate_from(0)
-        self.floor_offset = max(self.floor_offset, Offset(offset))
-        self.commit_offset = self.latest_offset = Offset(offset)
-        if self._deleted is not None:
-            self._deleted.drop_before(self.floor_offset)
-
     def to_bytes(self) -> bytes:
         assert 0 <= self.commit_offset <= self.latest_offset, (
             f"commit offset {self.commit_offset}, latest offset {self.latest_offset}"

@@ -137,13 +137,6 @@ class StateFiles:
                 # Older than what was saved just now.
                 self._disk.remove(self._path(bucket) + PUBLISHED_SUFFIX)
 
-    def discard_published(self) -> None:
-        """Remove published copies that an earlier process left: they may be ahead of a log that
-        lost its tail. The writer calls this before it recovers."""
-        for name in self._disk.list(self._directory):
-            if name.endswith(PUBLISHED_SUFFIX):
-                self._disk.remove(f"{self._directory}/{name}")
-
     def _note_members(
         self, dirty: Iterable[ShardId], states: Mapping[ShardId, PackableState]
     ) -> set[int]:
