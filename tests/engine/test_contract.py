@@ -41,7 +41,7 @@ def test_an_engine_with_all_methods_can_be_constructed() -> None:
 
 def test_an_engine_that_lacks_a_method_fails_at_construction_with_its_name() -> None:
     with pytest.raises(TypeError, match=r"WithoutSharedSync.*batch_write_parts") as raised:
-        WithoutSharedSync()  # type: ignore[abstract] - what is tested
+        WithoutSharedSync()  # type: ignore[abstract]  # on purpose
     assert "try_write" not in str(raised.value)
 
 
@@ -50,7 +50,7 @@ def test_all_missing_methods_are_named() -> None:
         pass
 
     with pytest.raises(TypeError) as raised:
-        Empty()  # type: ignore[abstract] - what is tested
+        Empty()  # type: ignore[abstract]  # on purpose
     for method in ("bounds", "epoch_end", "is_hot", "read_batches", "sync", "write_batch"):
         assert f"{method}" in str(raised.value)
 

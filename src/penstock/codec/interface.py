@@ -51,11 +51,11 @@ class IndexSink(Protocol):
     """Takes index files that entries go to, one after the other."""
 
     def attach_index(self, index: memoryview, slots: int, entries_max: int) -> None:
-        """Let entries go to `index` once the files attached before it are full."""
+        """Write entries to `index` once the files attached before it are full."""
         ...
 
     def release_index(self) -> None:
-        """Let go of the index file attached first."""
+        """Release the index file attached first."""
         ...
 
     @property
@@ -107,7 +107,7 @@ class Appender(Protocol):
 
     @property
     def durable(self) -> int:
-        """The log is on the device up to this position, as far as the appender was told."""
+        """The log is on the device up to this position, as far as the appender was notified."""
         ...
 
     @durable.setter
@@ -179,11 +179,11 @@ class Appender(Protocol):
     def set_block_max(self, handle: int, timestamp_ms: int) -> None: ...
 
     def attach_index(self, index: Buffer, slots: int, entries_max: int) -> None:
-        """Let entries go to `index` once the files attached before it are full."""
+        """Write entries to `index` once the files attached before it are full."""
         ...
 
     def release_index(self) -> None:
-        """Let go of the index file attached first."""
+        """Release the index file attached first."""
         ...
 
     def note_indexed(self, position: int, count: int) -> None:
@@ -306,10 +306,10 @@ class GroupCommit(Protocol):
         synced: Callable[[int, int, list[float]], None],
         failed: Callable[[str], None],
     ) -> None:
-        """Sync the log of `appender` without `sync`, where that can be done. `synced` is told
+        """Sync the log of `appender` without `sync`, where that can be done. `synced` is called
         afterwards, out of order perhaps, of one or of several: how far, the newest store
-        timestamp below, how many seconds each took. `failed` is told what the device said, and
-        must raise; from then on only `sync` is called. The Python backend never does so."""
+        timestamp below, how many seconds each took. `failed` is called with the error of the device
+        and must raise; from then on only `sync` is called. The Python backend never does so."""
         ...
 
     def wait(self, position: int, sync: Callable[[], int]) -> None:

@@ -8,7 +8,7 @@ General promises:
 
   * Methods may be called from any thread. A call that raises has changed nothing.
   * A method that names a shard raises `UnknownShardError` when it does not exist.
-  * A key is None or bytes (b"" is a key); a value is None (a tombstone) or bytes; a tag is text.
+  * A key is bytes or None (b"" is a key); a value is bytes or None (a tombstone); a tag is text.
   * Negative offsets, limits below 1 and wrong types raise `BadRequestError`.
   * Engines differ only in their declared `Capabilities`.
 
@@ -184,7 +184,7 @@ class ForeignBatch(NamedTuple):
 
     end_offset: int
     body: bytes
-    """As it lies in the log; of a Kafka batch it begins with its head."""
+    """As the log holds it; of a Kafka batch it begins with its head."""
 
 
 class ColumnQuery(NamedTuple):
@@ -206,7 +206,7 @@ class BatchPage(NamedTuple):
     size: int
     next_offset: int
     foreign: ForeignBatch | None = None
-    """What lies at `next_offset`, when it cannot be handed out as it is."""
+    """What is at `next_offset`, when it cannot be returned unchanged."""
 
 
 class EngineExtension:
@@ -398,7 +398,7 @@ class StorageEngine(Protocol):
 
     def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
         """Delete one record; return whether it was there. Deleted records are gone from every
-        read at once and for good; earliest and latest do not move; offsets are not reused."""
+        read immediately and for good; earliest and latest do not move; offsets are not reused."""
         ...
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:

@@ -5,7 +5,7 @@
     DATA/rocksdb/penstock-id
     DATA/plugins/NAME/penstock-id   of an engine of another package
 
-Somebody deletes a directory, or its disk is not mounted, while the metadata stay: the start would
+A directory may be deleted, or its disk not be mounted, while the metadata stay: the start would
 make all shards anew, empty, and serve them. Instead they are reported as lost, before anything is
 served. As long as nothing new was made in its place, the directory can be put back: its shards are
 found again, except those that an operator had begin anew.

@@ -1,7 +1,7 @@
 """`StorageEngineHandler`: every request for a shard comes through here.
 
 It goes to the engine that serves the shard (`shard_routing`); readers do not see what belongs to an
-open or aborted transaction, or lies in a hidden segment; and the shard's entry counts it. Methods
+open or aborted transaction, or to an offline segment; and the shard's entry counts it. Methods
 may be called from any thread; they promise what `StorageEngine` promises, and raise besides:
 
   * `UnknownShardError` for a shard that the metadata does not have (any more)

@@ -5,7 +5,7 @@ Allowed, and injected:
   * a power cut (`crash`) keeps, of everything not synced, any part: file pages one by one and in
     no order, file sizes, and the creations, removals and renames in a directory
   * a file replaced without `durable` may hold the old bytes, the new ones, or torn new ones after
-    a power cut, as on every file system that was not told to sync
+    a power cut, as on every file system that was not asked to sync
   * a killed process (`kill`) loses its handles, mappings and locks, and no byte it wrote
   * any call fails with any error, once, n times or from then on; a write may land in part first
   * after a failed sync the pages count as clean: the next sync succeeds and does not write them
@@ -18,7 +18,7 @@ a mapping, which on a real machine is a signal. Storing through a mapping into a
 is no room for it would be such a signal: it is an `AssertionError` at the next sync, when a
 capacity is set.
 
-Simplifications: mapped files cannot grow; the space of a removed file is free at once.
+Simplifications: mapped files cannot grow; the space of a removed file is free immediately.
 """
 
 from __future__ import annotations

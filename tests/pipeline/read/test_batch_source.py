@@ -245,7 +245,7 @@ def test_offsets_out_of_range_read_what_there_is_when_told_so(load: Load, sample
 
 
 def test_a_directory_that_is_no_store_is_named(load: Load, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="is no store"):
+    with pytest.raises(PySparkException, match="is not a store"):
         load(tmp_path / "nothing").count()
 
 

@@ -77,7 +77,7 @@ def _read_one(data: memoryview, at: int, queue: Queue, *, strict: bool) -> Facts
             f"record at byte {at} belongs to '{facts.topic}_{found.queue_id}', not {queue.shard!r}"
         )
     if not facts.enters_a_queue:
-        raise BadRequestError(f"record at byte {at} is no committed record")
+        raise BadRequestError(f"record at byte {at} is not a committed record")
     return facts
 
 

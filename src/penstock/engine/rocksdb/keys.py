@@ -12,7 +12,7 @@
     D · generation u64 · W · producer u64 · offset u64 a write in its open transaction
     name = size u32 · bytes, or FFFFFFFF · their BLAKE2 hash when there are many
 
-Every shard that was ever created has a generation of its own: what a deleted shard left behind is
+Every shard that was ever created has a generation of its own: what a deleted shard left is
 out of reach of one created later with its name, and all of it is one range to delete. Nothing is
 concatenated without its size, so no bytes in a name can make it look like another. Integers are
 big-endian and unsigned: their order as bytes is their order.

@@ -54,7 +54,7 @@ class UpkeepLimits(Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class KeptFromOutside(Protocol):
-    """An engine that removes what is too old, or expired, only when it is told to."""
+    """An engine that removes what is too old, or expired, only on request."""
 
     def apply_retention(self, shard: ShardId) -> Offset: ...
 

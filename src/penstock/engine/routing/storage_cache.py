@@ -87,7 +87,7 @@ def _time(limit_ms: int | None) -> int | None:
 
 
 def _number(limit: int | None) -> int | None:
-    """Return a limit of bytes or records as engines have it: without a default, None is none."""
+    """Return a limit of bytes or records in the form of engines: None means no limit."""
     return None if limit == UNLIMITED else limit
 
 

@@ -104,7 +104,7 @@ class Upkeep:
 
     def publish_soon(self) -> None:
         """Show other processes what changed: the background does so within `publish_interval_ms`,
-        for all that changed meanwhile; without it, at once."""
+        for all that changed meanwhile; without it, immediately."""
         if not self._threads:
             self._publish()
 

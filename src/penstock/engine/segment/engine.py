@@ -378,7 +378,7 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
         offsets = find_transaction_records(self.store, shard, producer_id, start)
         deleted = self.store.delete_offsets(shard, offsets) if offsets else 0
         # Also when there was nothing left: it may be deleted, and not yet be on the device. And who
-        # reads the files knows of the deletes before he is told that the transaction is over.
+        # reads the files knows of the deletes before it learns that the transaction is over.
         self.store.flush(publish=True)
         return deleted
 
@@ -475,7 +475,7 @@ def _policy(config: ShardConfig) -> RetentionPolicy:
     )
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Made here, for msgspec must not look at a type for the first time in two threads together.
 _configs: Final = msgspec.msgpack.Decoder(ShardConfig)
 
 

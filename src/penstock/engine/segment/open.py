@@ -498,7 +498,7 @@ def _count_unnamed(replay: Replay, shard: ShardLog, lost: list[tuple[int, int]])
 def _suspect_all(parts: StoreParts, position: int, records: int, offsets: int) -> None:
     """Records are missing whose shards are unknown. Any shard without a record after the damage may
     have lost its last ones: better to say so of all than to give offsets out a second time. (More
-    than `GAP_MAX` offsets at once no replay believes.)"""
+    than `GAP_MAX` offsets in one step no replay believes.)"""
     for shard in parts.table:
         if not shard.state.dropped and not shard.has_record_at(position):
             lost = shard.find_lost()

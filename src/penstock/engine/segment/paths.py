@@ -1,4 +1,4 @@
-"""Where everything of a store lies.
+"""Where a store keeps its files.
 
 DIR/commitlog/            the log                        RocketMQ's
 DIR/consumequeue/         queues of simple shards        RocketMQ's

@@ -1,8 +1,8 @@
 """What goes, and when: per shard by time, size and number; per node by age and disk space.
 
-Two things are kept apart. A shard's *floor* moves at once when its policy says so, and readers no
-longer see what lies below. A commit-log *file* goes when nothing live is in it any more: every
-shard's first live record lies after it. Before a file goes, the floors that depend on it are on
+Two things are separate. A shard's *floor* moves immediately when its policy says so, and readers no
+longer see what is below. A commit-log *file* goes when nothing live is in it any more: every
+shard's first live record is after it. Before a file goes, the floors that depend on it are on
 the device, so that no start can find a queue that points into a missing file.
 
     disk >= disk_max_used_space_ratio          the oldest files go, live or not, except what shards
@@ -273,7 +273,7 @@ class Retention:
             self._remove_first(report)
 
     def _first_live_position(self) -> int:
-        """Where the first record lies that some shard still shows, or that is not committed.
+        """Where the first record is that some shard still shows, or that is not committed.
         Control records do not count: checkpoints hold what they say."""
         first = self._parts.log.end
         for log in self._parts.table:

@@ -95,7 +95,7 @@ class SegmentSettings(Struct, frozen=True, kw_only=True):
     fit_sizes: bool = False
     """Take `sizes` of a new store for the most there may be: a small disk gets smaller files."""
     commit_log_path: str | None = None
-    """Where the commit log lies when not in `<store>/commitlog`; likewise the next two."""
+    """Where the commit log is when not in `<store>/commitlog`; likewise the next two."""
     consume_queue_path: str | None = None
     index_path: str | None = None
     record_size_max: int = 4 * MIB

@@ -425,7 +425,7 @@ class SegmentStore:
     # Deleting
 
     def delete_offsets(self, shard: ShardId, offsets: Iterable[int]) -> int:
-        """Delete records: gone from every read at once, and for good. Returns how many of them
+        """Delete records: gone from every read immediately, and for good. Returns how many of them
         there were, not deleted before: of several callers, each record counts for exactly one."""
         log = self._table.get(shard)
         with log.deleting:
@@ -544,7 +544,7 @@ class SegmentStore:
             raise ClosedError(f"the store {self._parts.paths.root} was closed")
 
     def close(self) -> None:
-        """Put everything on the device and let go of the directory. Safe to call again."""
+        """Put everything on the device and release the directory. Safe to call again."""
         if self._closed:
             return
         self._closed = True

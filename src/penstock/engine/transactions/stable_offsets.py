@@ -101,7 +101,7 @@ class StableOffsets:
             held.is_exact = True
 
     def note_first(self, shard: str, producer_id: int, first_offset: int) -> None:
-        """The first record of a transaction lies here, and not at its bound."""
+        """The first record of a transaction is here, not at its bound."""
         with self._lock:
             held = self._open.get(shard, {}).get(producer_id)
             if held is not None and not held.is_exact:
@@ -123,7 +123,7 @@ class StableOffsets:
             return {producer_id for held in self._open.values() for producer_id in held}
 
     def release(self, producer_id: int, aborted: Iterable[AbortedRange] = ()) -> list[str]:
-        """Hold nothing up for a producer any more, whose aborted ranges are told before; return
+        """Hold nothing up for a producer any more, whose aborted ranges were added before; return
         the shards that it held up."""
         with self._lock:
             for one in aborted:

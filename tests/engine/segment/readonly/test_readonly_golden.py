@@ -184,7 +184,7 @@ def test_a_missing_log_file_in_the_middle_is_named(golden_copy: Path) -> None:
 def test_a_directory_that_is_no_store_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(NotAStoreError, match="is no store"):
+        with pytest.raises(NotAStoreError, match="is not a store"):
             ReadOnlyStore.open(str(path))
     assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
 

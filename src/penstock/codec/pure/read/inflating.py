@@ -130,7 +130,7 @@ def inflate_lz4(data: bytes) -> bytes:
 def _lz4_head(data: bytes) -> tuple[int, int]:
     """Return the frame's flags, and where its first block begins."""
     if _u32_at(data, 0) != _LZ4_MAGIC or len(data) < 7:
-        raise ValueError("it is no LZ4 frame")
+        raise ValueError("it is not an LZ4 frame")
     flags = data[4]
     if flags >> 6 != _LZ4_VERSION or flags & _LZ4_DICTIONARY:
         raise ValueError(f"an LZ4 frame with flags {flags:#04x} is not readable")

@@ -1,7 +1,7 @@
 """Finds the parts of a record in a log, and says whether its bytes are what was written.
 
-`find_parts` looks at sizes only; `find_fault` at checksums and at the record's idea of where it
-lies. Neither copies anything, and neither reads outside the bytes it was given, whatever they hold.
+`find_parts` looks at sizes only; `find_fault` at checksums and at the position in the record.
+Neither copies anything, and neither reads outside the bytes it was given, whatever they hold.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _unpack_parts(log: memoryview, start: int, size: int, version: int) -> Recor
 def check_at(
     log: memoryview, base: int, position: int, limit: int, *, strict: bool
 ) -> RecordParts | Damage:
-    """Return the record at `position` if all of it lies before index `limit` and is undamaged."""
+    """Return the record at `position` if all of it is before index `limit` and is undamaged."""
     found = find_parts(log, position - base, limit)
     if isinstance(found, str):
         return Damage(position, found)
@@ -148,12 +148,12 @@ def check_at(
 def find_fault(log: memoryview, found: RecordParts, position: int, *, strict: bool) -> str | None:
     """Return what is wrong with a located record that should lie at `position`, or None."""
     if found.position != position:
-        return f"the record says that it lies at {found.position}"
+        return f"the record says that it is at {found.position}"
     return find_damaged_part(log, found, strict=strict)
 
 
 def find_damaged_part(log: memoryview, found: RecordParts, *, strict: bool) -> str | None:
-    """Return what is wrong with a record wherever it lies, or None. A `strict` check wants a
+    """Return what is wrong with a record wherever it is stored, or None. A `strict` check wants a
     whole-record checksum."""
     if zlib.crc32(log[found.body : found.body_end]) & CHECKSUM_MASK != found.body_crc:
         return "body checksum does not match"

@@ -1,7 +1,7 @@
-"""What is done to shards beyond appending, as records of the log: commands and journal lines.
+"""What is done to shards beyond appending, as records of the log: commands and catalog lines.
 
-A command goes to the companion queue of its shard, and is done under the log's lock at once: so the
-states are at any position of the log what a replay up to there would make them.
+A command is appended to the companion queue of its shard and applied under one hold of the log's
+lock: at any position of the log, the states are what a replay up to there would make them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Removes what deleted shards leave behind: their files soon, their states when nothing needs them.
+"""Removes what deleted shards leave: their files soon, their states when nothing needs them.
 
 A deletion is a line in the log and a mark in the shard's state. The files go in the background, so
 that ten thousand topics are deleted as fast as lines are written, and not before a checkpoint has
@@ -6,9 +6,9 @@ saved the mark: until then a start, and readers in other processes, may take the
 
 The state says that the shard's records in the log are dead: without it, a replay would bring them
 back. When the last file of the log is gone in which the shard was named, nothing can, and its state
-goes, too; else a store in which topics come and go would grow for ever. Its directories are gone
-then, on the device: a file that came back after a power cut would be taken for one of a later shard
-of that name.
+goes, too; else a store in which topics come and go would grow without a limit. Its directories are
+removed before that, on the device: a file that came back after a power cut would be taken for one
+of a later shard of that name.
 """
 
 from __future__ import annotations

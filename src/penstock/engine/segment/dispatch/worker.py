@@ -27,8 +27,8 @@ SIZE_MAX: Final = 4 << 20
 BATCHES_PER_TURN: Final = 16
 SAVE_INTERVAL_S: Final = 1.0
 LOOK_AT_ALL_EVERY_S: Final = 60.0
-"""How often a worker that is told what moved looks at shards that did not: whether they are still
-there, and still hold what it has not seen."""
+"""How often a worker that is notified of changed shards looks at the others: whether they still
+exist, and still hold records that it has not seen."""
 SAVE_PAUSE: Final = 20
 """From one save to the next, at least this many times as long as it took: a save writes the
 positions in all shards."""
@@ -37,7 +37,7 @@ POLL_INTERVAL_S: Final = 0.25
 RETRY_FIRST_S: Final = 0.125
 RETRY_MAX_S: Final = 32.0
 STREAKS_LOGGED_MAX: Final = 10
-"""Shards that may fail at once and each be logged; of more, `failures` tells."""
+"""Shards whose failures are logged one by one; the metric `failures` counts all."""
 
 Read = Callable[[ShardId, int, int, int], Sequence[StoredRecord]]
 """(shard, offset, records at most, bytes at most): the live committed records from `offset` on;
@@ -140,13 +140,13 @@ class DispatchWorker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at once whether something was committed."""
+        """Look now whether something was committed."""
         if not self._wake.is_set():
             self._wake.set()
 
     def stop(self, timeout_s: float) -> None:
-        """End after the batch under way, and save. A dispatcher that does not return is left
-        behind: its position did not move."""
+        """End after the batch under way, and save. A dispatcher that does not return is
+        abandoned: its position did not move."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:

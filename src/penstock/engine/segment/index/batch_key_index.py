@@ -75,7 +75,7 @@ class _Sink:
         return added
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Made here, for msgspec must not look at a type for the first time in two threads together.
 _marks: Final = msgspec.msgpack.Decoder(IndexMark)
 
 
@@ -90,7 +90,7 @@ class BatchKeys:
         self._directory: Final = f"{paths.own}/{BATCH_KEYS}"
         self._clock: Final = parts.clock
         self._read_keys: Final = read_keys
-        # What is in the index already lies below the end of the log.
+        # What is in the index is already below the end of the log.
         sink = _Sink(parts.log.end)
         self._sink: Final = sink
         disk.make_directory(paths.batch_index)

@@ -7,7 +7,7 @@ written through a mapping: slots are hit at random. A file is filled before the 
 spare is attached ahead, so that an append never waits for one.
 
 Only a hash is stored: a lookup must compare the true key, and take a hit only when the
-queue unit of the record's offset points back to it (a truncated shard leaves dead records behind).
+queue unit of the record's offset points back to it (a truncated shard leaves dead records).
 
 Entries never change once written, and slots and chains follow from them. So a checkpoint keeps the
 checksum of the entries of the newest file, and opening rebuilds its slots from entries that pass
@@ -140,7 +140,7 @@ class KeyIndex:
         self._closed = False
         self._lock: Final = threading.RLock()
         self._sealing: Final = threading.Lock()
-        """Taken before `_lock`, and held while files being filled are synced, sealed or let go."""
+        """Acquired before `_lock`; held while files being filled are synced, sealed or released."""
 
     @property
     def entries_max(self) -> int:
@@ -510,7 +510,7 @@ class KeyIndex:
         self._last_sealed = _NO_MARK
 
     def detach(self, appender: IndexSink) -> None:
-        """Let go of the files being filled; a spare that holds nothing is removed, because
+        """Release the files being filled; a spare that holds nothing is removed, because
         RocketMQ would take it for the newest."""
         with self._sealing, self._lock:
             for index in self._attached:

@@ -28,7 +28,7 @@ _COMPARED: Final = INDEX_ENTRY.position_of("seconds")
 _SIZE: Final = INDEX_ENTRY.size
 _CHUNK_SIZE: Final = 4096
 _SLOW_STEPS: Final = 64
-"""Entries matched one by one, when something is wrong, before many are tried at once again."""
+"""Entries matched one by one, when something is wrong, before many are tried together again."""
 
 
 class _Place(NamedTuple):
@@ -255,7 +255,7 @@ class IndexCheck:
                 # A spare that the writer is allocating: it holds no entries.
                 continue
             if data is None:
-                # Where its entries would be is not known, so what is missing cannot be told.
+                # Where its entries would be is not known, so what is missing is unknown.
                 self._usable = False
                 continue
             self._findings.checked.index_files += 1

@@ -30,7 +30,7 @@ class Hit(NamedTuple):
 
 
 class LogEntry(Struct, frozen=True):
-    """A record as it lies in the log, whatever shard it belongs to."""
+    """A record as the log holds it, whatever shard it belongs to."""
 
     path: str
     position: int

@@ -45,7 +45,7 @@ _HOST: Final = bytes(8)
 _RECORD_SIZE_MAX: Final = 1 << 31
 _SLOTS: Final = 1
 _ENTRIES_MAX: Final = 1 << 16
-"""Index entries derived at once; no record has more keys than this."""
+"""Index entries derived in one step; no record has more keys than this."""
 _ENTRIES_AT: Final = INDEX_HEADER.size + INDEX_SLOT_SIZE * _SLOTS
 _CHUNK_SIZE: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK_SIZE)
@@ -213,7 +213,7 @@ class LogCheck:
             for start, stop in self._files.written_ranges(max(base, end)):
                 found = self._first_not_zero(base, start, stop)
                 if found is not None:
-                    reason = "bytes behind the end of the log are not zero"
+                    reason = "bytes after the end of the log are not zero"
                     self._findings.add(self._files.path_of(base), found - base, reason)
                     return
 

@@ -4,8 +4,9 @@ record. Units are derived from the log and must be in the files byte for byte.
 A record may be replaced by a later one of the same offset, when its shard was truncated; so what
 does not fit is only noted at first, and forgotten when the log goes on to cut it away.
 
-A writer that was killed, or is at work, may have cut a shard and appended to it again, and not yet
-have told: the units of those offsets are then of either life, and the next start writes them anew.
+A writer that was killed, or is at work, may have truncated a shard and appended to it again, and
+not yet have published that: the units of those offsets are then from before or after the
+truncation, and the next start writes them anew.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class _Derived:
 
     @property
     def latest(self) -> int:
-        """The offset after the last one whose unit can be told, as far as the state knows."""
+        """The offset after the last one whose unit is known, as far as the state knows."""
         latest = 0 if self.state is None else int(self.state.latest_offset)
         return latest if self.undecided is None else min(latest, self.undecided)
 
@@ -155,7 +156,7 @@ class QueueCheck:
         return queue
 
     def _on_truncated(self, queue: _Derived, offset: int, position: int) -> None:
-        """Note that a record lies after what the state knows of, at an offset below its end."""
+        """Note that a record is after what the state knows of, at an offset below its end."""
         if self._closed or not self._snapshot.is_own or queue.state is None:
             return
         if position >= queue.state.folded_until and offset < queue.latest:
@@ -325,11 +326,11 @@ class QueueCheck:
             return f"the log holds no record {whose}"
         found = self._read(log, self._unit_of(queue, run.first), 1) or b""
         if found.count(0) == len(found):
-            return f"no unit {whose}; the record lies at {_position(run.expected)} of the log"
+            return f"no unit {whose}; the record is at {_position(run.expected)} of the log"
         if _position(found) != _position(run.expected):
             return (
                 f"wrong unit {whose}: it says position {_position(found)} of the log, "
-                f"the record lies at {_position(run.expected)}"
+                f"the record is at {_position(run.expected)}"
             )
         return f"wrong unit {whose}: size, tag code or time are not those of the record"
 
@@ -370,7 +371,7 @@ class QueueCheck:
         if rest.count(0) != len(rest):
             path, start = _place_of(log, stop)
             at = len(rest) - len(rest.lstrip(b"\0"))
-            self._findings.add(path, start + at, "there is something behind the last unit")
+            self._findings.add(path, start + at, "there is something after the last unit")
 
     def _check_unmatched(self, queue: _Derived, log: ReadOnlyShard, start: int, stop: int) -> None:
         """Report live units for which the log held no record at all."""

@@ -1,6 +1,6 @@
-"""Lets a store go on whose log lacks bytes that were on the device.
+"""Makes a store usable again whose log lacks bytes that were on the device.
 
-The store is refused until the operator decides. `repair` says what is gone; told to apply that, it
+The store is refused until the operator decides. `repair` says what is gone; asked to apply that, it
 gives the log its shape again and opens the store once, which notes the lost records. No whole
 record is changed. A missing part becomes a *hole*: for RocketMQ a blank record, for Penstock a mark
 that records were here, so that reads of them raise, `verify` names them, and no offset is given out

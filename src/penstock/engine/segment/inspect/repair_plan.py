@@ -1,7 +1,7 @@
 """What a repair of the log would do, and which records are gone: looked at, not changed.
 
 A log lacks bytes when a file of it is shorter than it was written, or missing, below the point up
-to which it was on the device. Which records were there is told by the queues: each unit names the
+to which it was on the device. The queues say which records were there: each unit names the
 position and the size of its record. What no queue accounts for is reported as a number of bytes.
 """
 

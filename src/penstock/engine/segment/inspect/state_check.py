@@ -183,7 +183,7 @@ class StateCheck:
             self._findings.add(path, at, "bytes after the numbers are not zero")
 
     def _oldest_ms(self) -> int | None:
-        """Return when the first record of the log was stored; None when that cannot be told."""
+        """Return when the first record of the log was stored; None when that is unknown."""
         files = self._snapshot.files
         if files.start not in files.bases:
             return None
@@ -268,7 +268,7 @@ class StateCheck:
 
     def _is_needed(self, relative_path: str) -> bool:
         """Say whether a file should be there that has checksums. A writer that was killed while it
-        removed an old one, or one after a cut, may have left those behind."""
+        removed an old one, or one after a cut, may have left those."""
         root, _, rest = relative_path.partition("/")
         if root == "index":
             point, start = self._snapshot.point, self._snapshot.files.start

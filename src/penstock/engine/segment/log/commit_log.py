@@ -277,7 +277,7 @@ class CommitLog:
 
 def weak_callback(method: Callable[P, T]) -> Callable[P, T]:
     """Return a method for native code to call that does not keep its object: no collector sees
-    what native code holds, and a log that holds itself that way would stay for ever."""
+    what native code holds, and a log that holds itself that way would never be freed."""
     reference = WeakMethod(method)
 
     def call(*arguments: P.args, **named: P.kwargs) -> T:

@@ -1,6 +1,6 @@
 """Finds the records of a shard in the log by its queue, and says when some are missing.
 
-A queue has no hole of its own: an offset without a record was deleted, or lies below the floor, or
+A queue has no hole of its own: an offset without a record was deleted, or is below the floor, or
 its record is lost. So a unit that should be there and is not, a unit without a record, and a gap
 between two batches raise `CorruptionError`; the reader then has the queue rebuilt and tries
 again, and what is missing still is lost for good.
@@ -61,7 +61,7 @@ class ReadableShard(Protocol):
     def position_of(self, offset: int) -> int | None: ...
 
     def offset_at(self, position: int) -> int:
-        """Return the first live offset whose record lies at or after `position` of the log."""
+        """Return the first live offset whose record is at or after `position` of the log."""
         ...
 
     def blocks_from(self, timestamp_ms: int) -> Iterator[int]:
@@ -81,7 +81,7 @@ class Query(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """Units of consecutive offsets; the record of the first lies in the log file at `base`."""
+    """Units of consecutive offsets; the record of the first is in the log file at `base`."""
 
     base: int
     units: bytes

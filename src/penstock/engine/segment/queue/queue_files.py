@@ -30,7 +30,7 @@ Unsynced = tuple[list[str], list[str]]
 
 
 class _Held:
-    """An open file that closes when the last thread using it lets go: eviction from the cache
+    """An open file that closes when the last thread releases it: eviction from the cache
     must not close a file under a reader. So a user of `file` keeps this object meanwhile."""
 
     __slots__ = ("file",)
@@ -43,7 +43,7 @@ class _Held:
 
 
 class OpenFiles:
-    """Open files by path, the least recently used let go beyond a bound."""
+    """Open files by path, the least recently used are closed beyond a bound."""
 
     def __init__(self, disk: Disk, count_max: int, *, writable: bool = True) -> None:
         self.disk: Final = disk

@@ -2,7 +2,7 @@
 
 Invariants, asserted when the state is packed:
 
-  * 0 <= commit offset <= latest offset; the earliest offset never lies past the latest
+  * 0 <= commit offset <= latest offset; the earliest offset is never past the latest
   * records below the floor and in the deleted ranges are never served
 
 The floor and the deleted ranges come from commands that are committed, so they hold whatever
@@ -38,7 +38,7 @@ STATE_VERSION: Final = 1
 
 
 class _Packed(Struct, array_like=True, gc=False):
-    """A state as it lies in a file. New fields go to the end, with defaults; a change of meaning
+    """A state as a file holds it. New fields go to the end, with defaults; a change of meaning
     is a new version."""
 
     version: int

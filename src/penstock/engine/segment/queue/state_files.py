@@ -259,4 +259,4 @@ def _split(body: memoryview, bucket: int, count: int) -> Iterator[tuple[bytes, m
             raise ValueError("an entry is cut short")
         yield bytes(body[name_at:state_at]), body[state_at:at]
     if at != len(body):
-        raise ValueError("there are bytes behind the last entry")
+        raise ValueError("there are bytes after the last entry")

@@ -61,7 +61,7 @@ _CHECKED: Final = Layout(
 
 _MAGIC: Final = b"PSTKTIME"
 _SCAN: Final = 512
-"""Blocks looked through at once: the largest of a slice is found far faster than one by one."""
+"""Blocks searched in one step: the largest of a slice is found far faster than one by one."""
 _SHRINK_MIN: Final = 1024
 """Entries that must be free at the front before the file is rewritten without them."""
 

@@ -153,7 +153,7 @@ def columns_of(
     given = {"values": values, "keys": keys, "tags": tags, "timestamps": timestamps}
     arrays = {name: _in_one_piece(name, rows) for name, rows in given.items() if rows is not None}
     if "values" not in arrays:
-        raise BadRequestError("values is None, expected an Arrow array")
+        raise BadRequestError("values must be an Arrow array, got None")
     count = len(arrays["values"])
     for name, array in arrays.items():
         if len(array) != count:

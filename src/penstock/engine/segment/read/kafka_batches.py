@@ -53,6 +53,6 @@ class KafkaBatches:
         return epochs.end_of(epoch, log.commit)
 
     def is_hot(self, shard: ShardId, offset: int) -> bool:
-        """Say whether the record of `offset` lies where the log was written lately."""
+        """Say whether the record of `offset` is where the log was written lately."""
         position = self._table.get(shard).position_of(offset)
         return position is None or position > self._log.end - HOT_SIZE

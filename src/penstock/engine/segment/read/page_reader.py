@@ -7,8 +7,8 @@ damaged byte is never served, and a damaged record never silently skipped.
 
 A record that passes all of that may still hold something else than messages: an opaque batch, or a
 body that does not decompress. Nothing is damaged then, and nothing to be rebuilt: the read raises
-`UnreadableContentError`. Who looks for a key or a tag passes over it, for it has none that anybody
-could know.
+`UnreadableContentError`. A read by key or tag skips it, because its keys and tags
+are unknown.
 
 Nothing is locked meanwhile. A shard whose tail is cut, or which is deleted, under a read may look
 damaged to it; so before a failure counts, the read asks for such a cut, and begins anew where it

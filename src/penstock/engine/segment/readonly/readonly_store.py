@@ -274,7 +274,7 @@ class ReadOnlyStore:
             self.refresh()
 
     def close(self) -> None:
-        """Let go of the files. Safe to call again."""
+        """Release the files. Safe to call again."""
         self._snapshot = None
 
     def __enter__(self) -> Self:

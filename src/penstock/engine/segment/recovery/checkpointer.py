@@ -12,7 +12,7 @@ The order of a checkpoint is its guarantee:
 A crash before 6 leaves the old checkpoint, and everything below its position is still right: files
 only hold more than it says, which a replay from it writes again.
 
-Which shards to save is told by the ends themselves: those whose end is not the one that was saved.
+The ends themselves say which shards to save: those whose end is not the one that was saved.
 A note of every move could get lost; so only changes that have no unit are noted (`touch`).
 
 Appends go on meanwhile, so a state may know of records after P: a replay folds them again, which
@@ -168,7 +168,7 @@ class Checkpointer:
             if not (self._unpublished or self._log.appender.dirty_queues()):
                 return
             self._check_running()
-            # Ends first: what is published then lies below what is drained.
+            # Ends first: what is published then is below what is drained.
             position = self._log.end
             ends = self._log.appender.next_offsets()
             self._drain()

@@ -187,7 +187,7 @@ def _base_offset(unit: bytes) -> int:
 
 
 def _behind(files: FileSet, base: int, after: int, damage: Damage | None, limit: int) -> int:
-    """Return the first record after bytes that are none, or `limit`."""
+    """Return the first record after bytes that are not records, or `limit`."""
     start = after if damage is None else max(after, damage.position)
     found = core.find_record(files.buffer(base), base, start + 1, limit, files.strict)
     return limit if found < 0 else found

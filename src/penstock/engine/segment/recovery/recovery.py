@@ -278,7 +278,7 @@ class Replay:
             )
 
     def _goes_on(self, buffer: memoryview, base: int, position: int, limit: int) -> bool:
-        """Say whether a log that was closed has records after bytes that are none."""
+        """Say whether a log that was closed has records after bytes that are not."""
         if not self._clean or position + 1 >= limit:
             return False
         written = self._files.written_ranges(position + 1)
@@ -339,7 +339,7 @@ class Replay:
             log.state.dropped = False
         self.touched.add(log.shard)
         if raw.queue_offset < self._folded.get(log.shard, 0):
-            # The shard was cut here, and the crash came before anybody could note that.
+            # The shard was cut here, and the crash came before that was saved.
             log.state.truncate_from(raw.queue_offset)
         self._folded[log.shard] = raw.queue_offset + 1
         fold(log, raw)
@@ -477,7 +477,7 @@ def producer_of(raw: RawRecord) -> tuple[Producer, int] | None:
 
 
 def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
-    """Zero what lies after `end`, and remove the files after it, unless all of that is zeros;
+    """Zero what is after `end`, and remove the files after it, unless all of that is zeros;
     return (bytes that were not zero, whole records among them)."""
     files = log.files
     dirty = records = 0

@@ -39,7 +39,7 @@ def parse_json(data: bytes, path: str) -> Json:
 
 
 def _refuse(word: str) -> Json:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def write_json(value: Json) -> str:
@@ -57,7 +57,7 @@ class _Parser:
         value = self._value(0)
         self._skip_space()
         if self._at != len(self._text):
-            raise self._error("more text behind the value")
+            raise self._error("more text after the value")
         return value
 
     def _value(self, depth: int) -> Json:
