@@ -9,7 +9,7 @@ from types import TracebackType
 
 from typing_extensions import Buffer
 
-from penstock.codec import interface
+from penstock.codec import append_interface as interface
 from penstock.codec.format import Damage, RawRecord
 from penstock.record import Record, ShardId, StoredRecord
 

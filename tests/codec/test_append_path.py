@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.codec.workbench import NOW, Workbench
 
+from penstock.codec.append_interface import AppendPath
 from penstock.codec.codes import (
     BUSY,
     NO_LOG_ROOM,
@@ -17,7 +18,6 @@ from penstock.codec.codes import (
     TOO_LARGE,
     UNKNOWN_SHARD,
 )
-from penstock.codec.interface import AppendPath
 from penstock.codec.select import Core
 from penstock.errors import BadRequestError
 from penstock.record import Record, ShardId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from penstock.codec import interface
+from penstock.codec import append_interface as interface
 from penstock.codec.codes import (
     BUSY,
     NOT_ADMITTED,
@@ -22,7 +22,7 @@ _TRY_SIZE_MAX: Final = 64 << 10
 
 
 class AppendPath:
-    """See `interface.AppendPath`."""
+    """See `append_interface.AppendPath`."""
 
     def __init__(
         self,

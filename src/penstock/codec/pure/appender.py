@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from penstock.codec.append_interface import Replayed
 from penstock.codec.codes import NO_INDEX_ROOM, NO_LOG_ROOM
 from penstock.codec.format import (
     BATCH_COUNT_MAX,
@@ -28,7 +29,6 @@ from penstock.codec.format import (
     tag_code,
 )
 from penstock.codec.index_writer import IndexFile, IndexFiles
-from penstock.codec.interface import Replayed
 from penstock.codec.pure.arrow_rows import records_from_columns
 from penstock.codec.pure.copying import Copy, moved, read_copies
 from penstock.codec.pure.encoding import (
@@ -53,14 +53,14 @@ from penstock.record import Record
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.codec.interface import Column
+    from penstock.codec.append_interface import Column
 
 _INT32_MAX: Final = 0x7FFF_FFFF
 _GROUP_SIZE: Final = len(group_property(0))
 
 
 class Appender:
-    """See `interface.Appender` for what each method promises."""
+    """See `append_interface.Appender` for what each method promises."""
 
     def __init__(self, store_host: bytes, born_host: bytes, max_record_size: int) -> None:
         self._lock = threading.RLock()

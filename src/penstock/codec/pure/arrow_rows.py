@@ -18,7 +18,7 @@ from penstock.record import Record
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.codec.interface import Column
+    from penstock.codec.append_interface import Column
 
 
 def records_from_columns(

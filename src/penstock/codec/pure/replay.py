@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from penstock.codec.append_interface import Replayed
 from penstock.codec.codes import (
     REPLAY_DAMAGE,
     REPLAY_DONE,
@@ -24,7 +25,6 @@ from penstock.codec.format import (
     Damage,
 )
 from penstock.codec.index_writer import IndexFiles
-from penstock.codec.interface import Replayed
 from penstock.codec.pure.queue_table import Queue, QueueTable
 from penstock.codec.pure.read.codec import end_of_log
 from penstock.codec.pure.read.dispatching import Facts, facts_of

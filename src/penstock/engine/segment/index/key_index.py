@@ -29,8 +29,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.codec.append_interface import Appender, IndexSink
 from penstock.codec.format import INDEX_ENTRY, INDEX_HEADER
-from penstock.codec.interface import Appender, IndexSink
 from penstock.codec.select import core
 from penstock.engine.segment.index.block_checksums import BlockChecksums
 from penstock.engine.segment.index.index_mappings import IndexMappings

@@ -14,8 +14,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+from penstock.codec.append_interface import Appender
 from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
-from penstock.codec.interface import Appender
 from penstock.engine.segment.inspect.ext_codes import ExtCodes
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings
 from penstock.engine.segment.queue.state_files import bucket_of

@@ -27,7 +27,7 @@ from penstock.errors import BadRequestError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.codec.interface import Column
+    from penstock.codec.append_interface import Column
 
     AnyArray = pa.Array[pa.Scalar[pa.DataType]]
     AnyRows = AnyArray | pa.ChunkedArray[pa.Scalar[pa.DataType]]
