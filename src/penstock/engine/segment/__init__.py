@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         first_unit_at,
     )
     from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
-    from penstock.engine.segment.recovery.recovery import RecoveryReport
+    from penstock.engine.segment.recovery.report import RecoveryReport
     from penstock.engine.segment.recovery.store_sizes import holds_store
     from penstock.engine.segment.retention import RetentionPolicy
     from penstock.engine.segment.settings import FileSizes, SegmentSettings
@@ -37,7 +37,7 @@ _MODULES: Final = {
     "Bounds": "bounds",
     "FileSizes": "settings",
     "Query": "read.key_reader",
-    "RecoveryReport": "recovery.recovery",
+    "RecoveryReport": "recovery.report",
     "RetentionPolicy": "retention",
     "SegmentEngine": "engine",
     "SegmentSettings": "settings",

@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.engine.segment.control.shard_gc import ShardPurge
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.recovery.rebuild import rebuild_index
 from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.rocketmq.topics_file import TopicsFile

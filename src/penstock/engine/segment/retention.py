@@ -27,7 +27,7 @@ from penstock.engine.segment.control.control_records import is_control
 from penstock.engine.segment.control.shard_gc import ShardPurge
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.log.reserve import Reserve
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.entry_rows import UnitRow
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.settings import hour_of

@@ -27,14 +27,15 @@ from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
 from penstock.engine.segment.dispatch.worker import Dispatcher, ReadingDispatcher
 from penstock.engine.segment.index.batch_key_shards import BatchShards
 from penstock.engine.segment.log.disk_errors import disk_errors
-from penstock.engine.segment.open import StoreParts, open_parts
+from penstock.engine.segment.open import open_parts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.read.batch_validation import check_batch
 from penstock.engine.segment.read.kafka_batches import KafkaBatches
 from penstock.engine.segment.read.key_reader import Query, ReadableShard, ShardReader
 from penstock.engine.segment.read.point_reader import PointReader
 from penstock.engine.segment.recovery.rebuild import rebuild_queue
-from penstock.engine.segment.recovery.recovery import Progress, RecoveryReport
+from penstock.engine.segment.recovery.report import Progress, RecoveryReport
 from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.rocketmq.topics_file import TopicsFile
 from penstock.engine.segment.settings import SegmentSettings

@@ -19,7 +19,7 @@ from penstock.engine.segment.control.shard_catalog import (
     encode_entry,
 )
 from penstock.engine.segment.log.write_manager import check_not_sealed
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.recovery.recovery import fold_appended

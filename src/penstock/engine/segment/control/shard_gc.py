@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.engine.segment.control.shard_directories import remove_directories
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.platform.log import get_logger
 

@@ -7,7 +7,7 @@ from typing import Final
 from penstock.engine.segment.control import control_records as control
 from penstock.engine.segment.control.shard_commands import ShardCommands
 from penstock.engine.segment.control.shard_gc import ShardPurge
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.errors import AlreadyExistsError, NotSupportedError

@@ -23,8 +23,9 @@ from penstock.codec.select import core
 from penstock.engine.segment.dispatch.changed_shards import ChangedShards
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
 from penstock.engine.segment.index.block_checksums import BlockChecksums
-from penstock.engine.segment.index.key_index import IndexMark, KeyIndex
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.index.index_file import IndexMark
+from penstock.engine.segment.index.key_index import KeyIndex
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.recovery.checksummed_file import Kind, frame, read_whole, unframe
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.platform.log import get_logger

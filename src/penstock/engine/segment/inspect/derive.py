@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.engine.segment.log.disk_errors import opening_errors
 from penstock.engine.segment.open import check_log, lock_store
 from penstock.engine.segment.paths import StorePaths, is_index_name
-from penstock.engine.segment.recovery.recovery import Progress, RecoveryReport
+from penstock.engine.segment.recovery.report import Progress, RecoveryReport
 from penstock.engine.segment.recovery.store_sizes import check_is_store
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.codec.format import BLANK, HOLE, HOLE_MARK, MAGIC_BLANK
-from penstock.engine.segment.index.key_index import IndexMark
+from penstock.engine.segment.index.index_file import IndexMark
 from penstock.engine.segment.inspect.repair_plan import (
     Action,
     LostRecords,
@@ -38,7 +38,7 @@ from penstock.engine.segment.recovery.checkpoint import (
     write_derived,
 )
 from penstock.engine.segment.recovery.checksummed_file import read_whole
-from penstock.engine.segment.recovery.recovery import DamagedPlace, Progress
+from penstock.engine.segment.recovery.report import DamagedPlace, Progress
 from penstock.engine.segment.recovery.store_sizes import check_is_store
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.engine.contract import BatchPage
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.read.key_reader import ShardReader
 from penstock.record import Producer, ShardId
 

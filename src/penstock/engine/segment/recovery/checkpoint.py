@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from penstock.codec.format import CHECKPOINT
-from penstock.engine.segment.index.key_index import IndexMark
+from penstock.engine.segment.index.index_file import IndexMark
 from penstock.platform.disk import Disk
 from penstock.platform.layout import Field, Layout
 

@@ -22,8 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from msgspec import Struct
-
 from penstock.codec.codes import (
     REPLAY_DAMAGE,
     REPLAY_DONE,
@@ -59,6 +57,7 @@ from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.shard_table import ShardTable
 from penstock.engine.segment.recovery.damaged_record import DamagedRecords, offsets_of_batch
+from penstock.engine.segment.recovery.report import DamagedPlace, Progress, RecoveryReport
 from penstock.errors import CorruptionError, RequestError
 from penstock.platform.log import get_logger
 from penstock.record import Offset, Producer, QueueKind, ShardId
@@ -68,37 +67,6 @@ _log: Final = get_logger(__name__)
 _ZEROS_FOUND: Final = "zeros where records were synced"
 SIZE_UNKNOWN: Final = 1 << 62
 """More than any queue accounts for."""
-_ZERO_CHUNK: Final = 1 << 20
-_ZEROS: Final = bytes(_ZERO_CHUNK)
-Progress = Callable[[int, int], None]
-"""Called with the bytes looked at and the bytes to look at."""
-
-
-class DamagedPlace(Struct, frozen=True):
-    path: str
-    position: int
-    reason: str
-
-
-class RecoveryReport(Struct):
-    """What opening a store found and did."""
-
-    clean_stop: bool = True
-    from_position: int = 0
-    records_scanned: int = 0
-    bytes_scanned: int = 0
-    end_position: int = 0
-    bytes_cut: int = 0
-    cut_reason: str | None = None
-    records_behind_cut: int = 0
-    damaged: list[DamagedPlace] = []
-    rebuilt: list[str] = []
-    seconds: float = 0.0
-
-    @property
-    def was_in_order(self) -> bool:
-        """Whether everything was as the last stop left it."""
-        return self.clean_stop and not (self.records_scanned or self.rebuilt)
 
 
 class Nameless(NamedTuple):
@@ -474,45 +442,6 @@ def producer_of(raw: RawRecord) -> tuple[Producer, int] | None:
     except ValueError:
         return None
     return Producer(producer_id, epoch, sequence), count
-
-
-def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
-    """Zero what is after `end`, and remove the files after it, unless all of that is zeros;
-    return (bytes that were not zero, whole records among them)."""
-    files = log.files
-    dirty = records = 0
-    for base in files.bases:
-        if base + files.file_size <= end:
-            continue
-        buffer = files.buffer(base)
-        for start, stop in files.written_ranges(max(end, base)):
-            found = _count_dirty(buffer, start - base, stop - base)
-            dirty += found
-            if found:
-                records += _count_records(buffer, base, start, stop)
-        del buffer
-    if dirty:
-        files.zero(end)
-    return dirty, records
-
-
-def _count_dirty(buffer: memoryview, start: int, stop: int) -> int:
-    dirty = 0
-    for at in range(start, stop, _ZERO_CHUNK):
-        chunk = bytes(buffer[at : min(at + _ZERO_CHUNK, stop)])
-        if chunk != _ZEROS[: len(chunk)]:
-            dirty += len(chunk.rstrip(b"\0"))
-    return dirty
-
-
-def _count_records(buffer: memoryview, base: int, start: int, stop: int) -> int:
-    records = 0
-    position = core.find_record(buffer, base, start, stop)
-    while position >= 0:
-        position, seen, _ = core.check_log(buffer, base, position, stop)
-        records += seen
-        position = core.find_record(buffer, base, position, stop) if seen else -1
-    return records
 
 
 def _is_text(properties: bytes) -> bool:
