@@ -106,7 +106,7 @@ class CompactionPass:
             or last >= self._until
             or self._rules.is_young(max(rows.stored_ms))
         ):
-            return all(map(self._take_keyed, *rows))
+            return all(map(self._add_keyed, *rows))
         page = dict(zip(rows.keys, zip(rows.offsets, rows.sizes, strict=True), strict=True))
         replaced = list(filter(None, map(self._newest.get, page)))
         if len(page) < len(rows.keys):
@@ -118,7 +118,7 @@ class CompactionPass:
         self._newest.update(page)
         return True
 
-    def _take_keyed(self, offset: int, key: bytes, size: int, stored_ms: int) -> bool:
+    def _add_keyed(self, offset: int, key: bytes, size: int, stored_ms: int) -> bool:
         return self.take_row(offset, key, size - len(key), stored_ms)
 
     def take_row(

@@ -102,19 +102,19 @@ class EngineIdentities:
         if not there:
             there = self._draw_id() if line is None or line[1] == _LOST else line[0]
             self._disk.replace(f"{self._root}/{self._place(name)[0]}", f"{there}\n".encode())
-        self._note(name, there, _HERE)
+        self._save_line(name, there, _HERE)
 
     def id_of(self, name: str) -> str:
         """Return the id of an engine that was opened here; empty when it was not."""
         return self._lines.get(name, ("", ""))[0]
 
     def note_lost(self, name: str) -> None:
-        self._note(name, self._lines[name][0], _LOST)
+        self._save_line(name, self._lines[name][0], _LOST)
 
     def note_found(self, name: str) -> None:
-        self._note(name, self._lines[name][0], _HERE)
+        self._save_line(name, self._lines[name][0], _HERE)
 
-    def _note(self, name: str, engine_id: str, state: str) -> None:
+    def _save_line(self, name: str, engine_id: str, state: str) -> None:
         lines = self._lines | {name: (engine_id, state)}
         text = "".join(f"{name} {one} {state}\n" for name, (one, state) in sorted(lines.items()))
         self._disk.replace(f"{self._root}/{KNOWN_ENGINES}", text.encode())

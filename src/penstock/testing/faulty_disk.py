@@ -235,7 +235,7 @@ class FaultyDisk:
             name = "/".join(_parts(path))
             if name in self._locks:
                 raise LockedError(f"{path}: this process has it open already")
-            return self._take_lock(path, name)
+            return self._acquire(path, name)
 
     def wait_for_lock(self, path: str) -> FaultyLock:
         with self.guard:
@@ -246,9 +246,9 @@ class FaultyDisk:
                 self.faults.check_running(path)
                 if life != self.life:
                     raise os_error(errno.ESTALE, path)
-            return self._take_lock(path, name)
+            return self._acquire(path, name)
 
-    def _take_lock(self, path: str, name: str) -> FaultyLock:
+    def _acquire(self, path: str, name: str) -> FaultyLock:
         if self._find(path) is None:
             directory, last = _split(path)
             self._make_directory(directory)

@@ -312,7 +312,7 @@ class Appender:
             first_offset = queue.next_offset
             for copy, entries in zip(copies, hashes, strict=True):
                 self._append_copy(log, queue, copy, view, entries)
-            self._note_appended(queue, first_offset, log.end)
+            self._finish_append(queue, first_offset, log.end)
             return first_offset
 
     def replay(
@@ -398,10 +398,10 @@ class Appender:
                 self._index.put_all(hashes, position, store_ms)
         queue.epoch = epoch
         self._last_store_timestamp_ms = store_ms
-        self._note_appended(queue, first_offset, log.end)
+        self._finish_append(queue, first_offset, log.end)
         return first_offset
 
-    def _note_appended(self, queue: Queue, first_offset: int, end: int) -> None:
+    def _finish_append(self, queue: Queue, first_offset: int, end: int) -> None:
         self._end = end
         if queue.admission.is_sync:
             queue.hide(first_offset, end, self.durable)

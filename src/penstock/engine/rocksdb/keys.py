@@ -121,11 +121,11 @@ class ShardKeys:
 
     @property
     def every_key(self) -> tuple[bytes, bytes]:
-        return self._key, _behind(self._key)
+        return self._key, _after_prefix(self._key)
 
     @property
     def every_producer(self) -> tuple[bytes, bytes]:
-        return self._producer, _behind(self._producer)
+        return self._producer, _after_prefix(self._producer)
 
 
 def _name(name: bytes) -> bytes:
@@ -134,7 +134,7 @@ def _name(name: bytes) -> bytes:
     return _HASHED + blake2b(name, digest_size=32).digest()
 
 
-def _behind(prefix: bytes) -> bytes:
+def _after_prefix(prefix: bytes) -> bytes:
     """Return the first key that is greater than all with this prefix."""
     assert prefix[-1] < 0xFF
     return prefix[:-1] + bytes((prefix[-1] + 1,))

@@ -149,14 +149,14 @@ class ShardCommands:
         def append() -> int:
             offset = appender.append(journal.handle, record, self._writer.now(), journal.epoch)
             if offset >= 0:
-                self._forget(log)
+                self._mark_dropped(log)
             return offset
 
         try:
             self._writer.run(journal, append)
         except DiskFullError:
             with self._log.lock:
-                self._forget(log)
+                self._mark_dropped(log)
             return False
         return True
 
@@ -173,7 +173,7 @@ class ShardCommands:
             return False
         return True
 
-    def _forget(self, log: ShardLog) -> None:
+    def _mark_dropped(self, log: ShardLog) -> None:
         for each in (log, self._table.find(control.control_shard(log.shard))):
             if each is not None and not each.state.dropped:
                 self._checkpointer.touch(each)

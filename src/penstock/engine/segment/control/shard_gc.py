@@ -53,7 +53,7 @@ class ShardPurge:
     def sweep(self, count_max: int) -> int:
         """Remove the files of deleted shards, at most so many; return of how many."""
         swept: list[ShardLog] = []
-        for log in _taken(self._left, count_max):
+        for log in _pop_some(self._left, count_max):
             try:
                 log.remove_files()
             except OSError:
@@ -70,12 +70,12 @@ class ShardPurge:
         gone = [log for log in parts.table if log.state.is_gone(start) and log.remove_files()]
         self._remove_directories(gone)
         with parts.checkpointer.pause:
-            forgotten = [log for log in gone if self._forget(log, start)]
+            forgotten = [log for log in gone if self._remove_state(log, start)]
         if forgotten:
             _log.info("shards_forgotten", count=len(forgotten))
         return len(forgotten)
 
-    def _forget(self, log: ShardLog, start: int) -> bool:
+    def _remove_state(self, log: ShardLog, start: int) -> bool:
         parts = self._parts
         with parts.log.lock:
             if not log.state.is_gone(start):
@@ -89,7 +89,7 @@ class ShardPurge:
         remove_directories(parts.disk, parts.paths, [(log.shard, log.kind) for log in logs])
 
 
-def _taken(left: deque[ShardLog], count_max: int) -> Iterator[ShardLog]:
+def _pop_some(left: deque[ShardLog], count_max: int) -> Iterator[ShardLog]:
     """Take shards from a queue that other threads take from, too."""
     for _ in range(count_max):
         try:

@@ -151,12 +151,12 @@ class LogCheck:
                 # The first records of a group whose rest is damaged: they are served.
                 again, _, _ = self._replay(buffer, base, after, damage.position, groups=False)
                 after = max(again, damage.position)
-            return self._behind_damage(buffer, base, Damage(after, damage.reason), file_end), False
+            return self._after_damage(buffer, base, Damage(after, damage.reason), file_end), False
         if status == REPLAY_DONE and after < stop:
             if after >= self._durable:
                 return after, True
             reason = Damage(after, "zeros where records were synced")
-            return self._behind_damage(buffer, base, reason, file_end), False
+            return self._after_damage(buffer, base, reason, file_end), False
         return after, False
 
     def _replay(
@@ -181,7 +181,7 @@ class LogCheck:
         self._index.take(self._derived.take())
         return after, status, damage
 
-    def _behind_damage(self, buffer: memoryview, base: int, damage: Damage, file_end: int) -> int:
+    def _after_damage(self, buffer: memoryview, base: int, damage: Damage, file_end: int) -> int:
         """Report damage; return where the next whole record begins, or else the log ends."""
         self._ends_damaged = True
         path = self._files.path_of(base)

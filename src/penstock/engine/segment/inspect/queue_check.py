@@ -111,9 +111,9 @@ class QueueCheck:
             first, data = appender.peek_units(handle)
             if data:
                 if queue.kind is QueueKind.SIMPLE:
-                    self._take_simple(queue, first, data)
+                    self._check_simple(queue, first, data)
                 else:
-                    self._take_batches(queue, first, data)
+                    self._check_batches(queue, first, data)
             queue.times.update(appender.take_times(handle))
             appender.drop_units(handle, appender.next_unit(handle))
 
@@ -162,7 +162,7 @@ class QueueCheck:
         if position >= queue.state.folded_until and offset < queue.latest:
             queue.undecided = offset
 
-    def _take_simple(self, queue: _Derived, first: int, data: bytes) -> None:
+    def _check_simple(self, queue: _Derived, first: int, data: bytes) -> None:
         count = len(data) // QUEUE_UNIT.size
         if first < queue.next:
             queue.cut(first)
@@ -198,18 +198,18 @@ class QueueCheck:
             expected, found = units[at : at + QUEUE_UNIT.size], actual[at : at + QUEUE_UNIT.size]
             offset = first + at // QUEUE_UNIT.size
             if expected == PRE_BLANK:
-                self._note_hole(queue, log, offset, found)
+                self._report_hole(queue, log, offset, found)
             elif expected != found and not self._ext.means(log.shard, expected, found):
                 queue.note(offset, offset + 1, expected, lost=False)
 
-    def _note_hole(self, queue: _Derived, log: ReadOnlyShard, offset: int, found: bytes) -> None:
+    def _report_hole(self, queue: _Derived, log: ReadOnlyShard, offset: int, unit: bytes) -> None:
         """The log jumps over an offset: its record is damaged, or was never there."""
         if log.state.is_deleted(offset):
             return
-        lost = found == PRE_BLANK or _position(found) in self._damaged
+        lost = unit == PRE_BLANK or _position(unit) in self._damaged
         queue.note(offset, offset + 1, PRE_BLANK, lost=lost)
 
-    def _take_batches(self, queue: _Derived, first: int, data: bytes) -> None:
+    def _check_batches(self, queue: _Derived, first: int, data: bytes) -> None:
         units = list(BATCH_UNIT.iter_unpack(data))
         base, last = units[0][_BASE_OFFSET], units[-1]
         if queue.first is None:
@@ -381,7 +381,7 @@ class QueueCheck:
             units = self._read(log, start, count) or b""
             for number in range(len(units) // QUEUE_UNIT.size):
                 found = units[number * QUEUE_UNIT.size : (number + 1) * QUEUE_UNIT.size]
-                self._note_hole(queue, log, start + number, found)
+                self._report_hole(queue, log, start + number, found)
             start += count
         self._report_runs(queue, log)
 

@@ -87,7 +87,7 @@ def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | 
         index = IndexCheck(snapshot, damaged, findings)
         log = LogCheck(snapshot, queues, index, damaged, findings)
         states.run(log.run(), log.newest_ms)
-        _note_unchecked(snapshot, findings)
+        _report_unchecked(snapshot, findings)
         _add_lost(snapshot, findings)
         BatchKeyCheck(snapshot, findings).run()
     except FileNotFoundError as error:
@@ -95,7 +95,7 @@ def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | 
     return findings
 
 
-def _note_unchecked(snapshot: Snapshot, findings: Findings) -> None:
+def _report_unchecked(snapshot: Snapshot, findings: Findings) -> None:
     """Say which bytes of RocketMQ's files nothing vouches for."""
     paths = snapshot.paths
     if not snapshot.files.strict:

@@ -120,7 +120,7 @@ class StateFiles:
         """Return what `write` is to put into the files, by bucket."""
         return {
             bucket: _pack(bucket, [(shard, states[shard]) for shard in self._members[bucket]])
-            for bucket in sorted(self._note_members(dirty, states))
+            for bucket in sorted(self._update_members(dirty, states))
         }
 
     def write(self, packed: Mapping[int, bytes], *, durable: bool) -> None:
@@ -137,7 +137,7 @@ class StateFiles:
                 # Older than what was saved just now.
                 self._disk.remove(self._path(bucket) + PUBLISHED_SUFFIX)
 
-    def _note_members(
+    def _update_members(
         self, dirty: Iterable[ShardId], states: Mapping[ShardId, PackableState]
     ) -> set[int]:
         """Learn of shards that came or went; return the buckets to write."""

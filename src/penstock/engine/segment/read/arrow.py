@@ -172,7 +172,7 @@ def _in_one_piece(name: str, rows: AnyRows) -> AnyArray:
     if isinstance(rows, pa.ChunkedArray):
         return rows.combine_chunks()
     if not isinstance(rows, pa.Array):
-        raise BadRequestError(f"{name} is a {type(rows).__name__}, expected an Arrow array")
+        raise BadRequestError(f"{name} must be an Arrow array, got {type(rows).__name__}")
     return rows
 
 

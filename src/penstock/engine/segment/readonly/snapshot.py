@@ -184,23 +184,23 @@ class SnapshotSource:
         """Look at the directory, again when files come and go under the look."""
         for _ in range(_TAKES_MAX - 1):
             try:
-                return self._take()
+                return self._read()
             except (FileNotFoundError, CorruptionError):
                 continue
-        return self._take()
+        return self._read()
 
     def take_anyway(self) -> tuple[Snapshot, list[StoreError]]:
         """Look at a directory that may be damaged; return what `take` would raise, too."""
         for _ in range(_TAKES_MAX - 1):
             try:
                 problems: list[StoreError] = []
-                return self._take(problems), problems
+                return self._read(problems), problems
             except FileNotFoundError:
                 continue
         problems = []
-        return self._take(problems), problems
+        return self._read(problems), problems
 
-    def _take(self, problems: list[StoreError] | None = None) -> Snapshot:
+    def _read(self, problems: list[StoreError] | None = None) -> Snapshot:
         disk, paths = self.disk, self.paths
         stored = stored_properties(disk, paths)
         sizes = stored.sizes

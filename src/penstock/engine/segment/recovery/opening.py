@@ -43,7 +43,7 @@ def recover(parts: StoreParts, progress: Progress | None) -> None:
     point = read_derived(disk, paths.derived)
     files = StateFiles(disk, paths.shards, paths.copies)
     states, damaged = files.load_all(expected=() if point is None else point.buckets)
-    _forget_gone(parts, states)
+    _drop_gone(parts, states)
     durable = max(_durable_position(parts), 0 if point is None else point.position)
     # What an earlier process published may be ahead of a log that lost its tail.
     parts.checkpointer.remove_live()
@@ -84,13 +84,13 @@ def recover(parts: StoreParts, progress: Progress | None) -> None:
     if not bounded and (report.records_scanned or damaged or stale):
         report.rebuilt.append("all queues, indexes and states")
     _add_shards_without_records(parts, states)
-    _settle(parts, end, unclean=unclean)
+    _end_log(parts, end, unclean=unclean)
     if report.damaged:
         ends = {
             shard: end for shard, (end, last) in ends_in_queues.items() if is_in(replay.spans, last)
         }
-        _note_lost(parts, replay, before, ends)
-    _note_missing_start(parts, point, bounded=bounded)
+        _mark_lost(parts, replay, before, ends)
+    _report_missing_start(parts, point, bounded=bounded)
     for shard in parts.table:
         replayed = unclean or not bounded or shard.shard in replay.touched
         _fit_files(parts, shard, end, unclean=unclean, replayed=replayed)
@@ -102,7 +102,7 @@ def recover(parts: StoreParts, progress: Progress | None) -> None:
     _write_down(parts, unclean=unclean, bounded=bounded)
 
 
-def _forget_gone(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
+def _drop_gone(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
     """Forget deleted shards of which the log holds nothing any more; see `shard_purge`."""
     start = parts.log.files.start
     gone = {shard: state.kind for shard, state in states.items() if state.is_gone(start)}
@@ -171,7 +171,7 @@ def _prepare_full_replay(
         state.set_lost(())
 
 
-def _settle(parts: StoreParts, end: int, *, unclean: bool) -> None:
+def _end_log(parts: StoreParts, end: int, *, unclean: bool) -> None:
     """Let the log end at `end`, on the device."""
     log, report = parts.log, parts.report
     if unclean or report.cut_reason is not None:
@@ -187,7 +187,7 @@ def _add_shards_without_records(parts: StoreParts, states: dict[ShardId, ShardSt
             parts.table.add(shard, state, state.latest_offset, unit)
 
 
-def _note_lost(
+def _mark_lost(
     parts: StoreParts, replay: Replay, before: dict[ShardId, int], ends: dict[ShardId, int]
 ) -> None:
     """Find out which records damage took. Shards go on after every offset that was given, so that
@@ -212,7 +212,7 @@ def _note_lost(
         _suspect_all(parts, replay.nameless[0].position, missing, offsets)
 
 
-def _note_missing_start(parts: StoreParts, point: DerivedPoint | None, *, bounded: bool) -> None:
+def _report_missing_start(parts: StoreParts, point: DerivedPoint | None, *, bounded: bool) -> None:
     """Report first files of the log that were removed, and whose records are lost."""
     files, report = parts.log.files, parts.report
     if point is None or point.log_start is None or files.start <= point.log_start:

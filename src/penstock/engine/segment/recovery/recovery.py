@@ -170,10 +170,10 @@ class Replay:
             self._more_index()
         if status == REPLAY_DAMAGE:
             assert damage is not None
-            return self._behind_damage(buffer, base, damage, after)
+            return self._after_damage(buffer, base, damage, after)
         if status == REPLAY_DONE and after < stop:
             # Zeros: nothing was ever written here, unless it should be there.
-            return self._behind_damage(buffer, base, Damage(after, _ZEROS_FOUND), after)
+            return self._after_damage(buffer, base, Damage(after, _ZEROS_FOUND), after)
         return after, False
 
     def _replay(
@@ -198,7 +198,7 @@ class Replay:
         log = self._table.by_handle(handle)
         log.cut(raw.queue_offset, with_state=position >= log.state.folded_until)
 
-    def _behind_damage(
+    def _after_damage(
         self, buffer: memoryview, base: int, damage: Damage, position: int
     ) -> tuple[int, bool]:
         """Return where to go on after bytes that are not a record, and whether the log ends."""
@@ -227,7 +227,7 @@ class Replay:
             found = self._durable if ends_here else limit
         stop = min(found, max(self._durable, position + 1))
         self.spans.append((position, stop))
-        self._note_victims(buffer, base, position, stop)
+        self._find_victims(buffer, base, position, stop)
         return found, False
 
     def _refuse_foreign(self, buffer: memoryview, base: int, position: int) -> None:
@@ -261,14 +261,14 @@ class Replay:
         self.report.damaged.append(DamagedPlace(path, inside, damage.reason))
         _log.error("log_damaged", path=path, position=inside, reason=damage.reason)
 
-    def _note_victims(self, buffer: memoryview, base: int, start: int, stop: int) -> None:
+    def _find_victims(self, buffer: memoryview, base: int, start: int, stop: int) -> None:
         """Find out whose records the damage hit, as far as their heads tell: their offsets must
         not be given out again, even when no later record of the shard shows that there was one."""
         position = start
         while position < stop:
             raw = self._damaged.read(buffer, base, position, stop)
             if isinstance(raw, Damage):
-                self._note_nameless(position, stop)
+                self._add_nameless(position, stop)
                 return
             log = self._table.find(ShardId(raw.topic, raw.queue_id))
             in_batch = offsets_of_batch(raw) or BATCH_COUNT_MAX
@@ -283,7 +283,7 @@ class Replay:
     def _expected(self, log: ShardLog) -> int:
         return max(log.next_offset, self.latest.get(log.shard, 0))
 
-    def _note_nameless(self, position: int, stop: int) -> None:
+    def _add_nameless(self, position: int, stop: int) -> None:
         """Note that nothing tells whose records these bytes were. What was there before the
         checkpoint is in the states."""
         size = stop - max(position, self._known)
