@@ -185,7 +185,7 @@ class Retention:
 
     def _floor_by_time(self, log: ShardLog, time_ms: int, start: int) -> int:
         """The first live record from `start` on that is young enough: everything before it is too
-        old or gone. No stretch is walked twice, for the floor moves after it."""
+        old or gone. No stretch is walked twice, because the floor moves past it."""
         oldest = self._parts.clock.expiry_ms() - time_ms
         unit, end = log.unit_of(start), log.next_unit
         while unit < end:
