@@ -168,10 +168,10 @@ class FaultyDisk:
             self.faults.enter("rename", target)
             entry = self._find(source)
             if entry is None:
-                raise _os_error(errno.ENOENT, source)
+                raise os_error(errno.ENOENT, source)
             replaced = self._find(target)
             if isinstance(replaced, MemoryDirectory) and replaced.entries:
-                raise _os_error(errno.ENOTEMPTY, target)
+                raise os_error(errno.ENOTEMPTY, target)
             directory, name = _split(target)
             self._directory(directory).entries[name] = entry
             self._unlink(source)
