@@ -20,7 +20,7 @@ use crate::state::{State, BUSY, NOT_ADMITTED, TOO_LARGE, UNKNOWN_SHARD};
 use crate::write_lock::WriteLock;
 
 /// What is copied while an event loop waits.
-const AT_ONCE_SIZE_MAX: usize = 64 << 10;
+const TRY_SIZE_MAX: usize = 64 << 10;
 
 #[pyclass(frozen, module = "penstock._native")]
 pub struct AppendPath {
@@ -35,7 +35,7 @@ pub struct AppendPath {
 }
 
 /// The offset, or why there is none, and the position up to which to wait for the device.
-type Taken = Result<(i64, Option<i64>), Refusal>;
+type Appended = Result<(i64, Option<i64>), Refusal>;
 
 impl AppendPath {
     fn handle(&self, shard: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
@@ -59,7 +59,7 @@ impl AppendPath {
         shard: &Bound<'_, PyAny>,
         record: &Bound<'_, PyAny>,
         size_max: Option<usize>,
-        at_once: bool,
+        without_waiting: bool,
     ) -> PyResult<i64> {
         let Some(handle) = self.handle(shard)? else {
             return Ok(UNKNOWN_SHARD);
@@ -70,22 +70,22 @@ impl AppendPath {
             return Ok(TOO_LARGE);
         }
         let append = |state: &mut State| {
-            if at_once && state.queue(handle)?.admission.is_sync {
+            if without_waiting && state.queue(handle)?.admission.is_sync {
                 return Ok((NOT_ADMITTED, None));
             }
-            state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
+            state.admit(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
         };
-        if at_once {
-            return self.take_at_once(py, append);
+        if without_waiting {
+            return self.try_append_alone(py, append);
         }
-        self.take(py, message.payload_size(), append)
+        self.append_alone(py, message.payload_size(), append)
     }
 
     /// Append if no other thread does.
-    fn take_at_once(
+    fn try_append_alone(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&mut State) -> Taken,
+        work: impl FnOnce(&mut State) -> Appended,
     ) -> PyResult<i64> {
         match self.try_alone(work)? {
             Some(done) => done.map(|(offset, _)| offset).map_err(|refusal| refusal.raise(py)),
@@ -93,8 +93,8 @@ impl AppendPath {
         }
     }
 
-    /// Append if the lock is free, without taking it: who takes it meanwhile has to wait for the
-    /// mutex before it sees anything of the log, and so finds this append done.
+    /// Append if the lock is free, without acquiring it: a thread that acquires it meanwhile
+    /// has to wait for the mutex before it reads anything of the log, and so finds this append done.
     #[inline]
     fn try_alone<R>(&self, work: impl FnOnce(&mut State) -> R) -> PyResult<Option<R>> {
         let lock = self.lock.get();
@@ -102,13 +102,13 @@ impl AppendPath {
         Ok(done.flatten())
     }
 
-    /// Append as the only writer, then wait for the device if the shard wants that.
+    /// Append as the only writer, then wait for the device if the shard is synced.
     #[inline]
-    fn take(
+    fn append_alone(
         &self,
         py: Python<'_>,
         size: usize,
-        work: impl Fn(&mut State) -> Taken + Send + Sync,
+        work: impl Fn(&mut State) -> Appended + Send + Sync,
     ) -> PyResult<i64> {
         let (lock, appender) = (self.lock.get(), self.appender.get());
         let mut done = None;
@@ -167,14 +167,14 @@ impl AppendPath {
         self.otherwise.bind(py).call1((shard, record, size_max, offset))?.extract()
     }
 
-    fn append_at_once(
+    fn try_append(
         &self,
         py: Python<'_>,
         shard: &Bound<'_, PyAny>,
         record: &Bound<'_, PyAny>,
         size_max: usize,
     ) -> PyResult<i64> {
-        self.append_one(py, shard, record, Some(size_max.min(AT_ONCE_SIZE_MAX)), true)
+        self.append_one(py, shard, record, Some(size_max.min(TRY_SIZE_MAX)), true)
     }
 
     #[pyo3(signature = (shard, records, size_max=None))]
@@ -196,8 +196,8 @@ impl AppendPath {
             return Ok(TOO_LARGE);
         }
         let size = messages.iter().map(Message::payload_size).sum();
-        self.take(py, size, |state| {
-            state.take(handle, now_ms, |state, stamp| {
+        self.append_alone(py, size, |state| {
+            state.admit(handle, now_ms, |state, stamp| {
                 state.append_group(handle, messages, stamp, None, None)
             })
         })
@@ -205,14 +205,14 @@ impl AppendPath {
 }
 
 impl State {
-    /// Run an append if log and queue take records without further questions.
+    /// Run an append if log and queue admit it.
     #[inline]
-    fn take(
+    fn admit(
         &mut self,
         handle: i64,
         now_ms: i64,
         append: impl FnOnce(&mut Self, crate::append::Stamp) -> Result<i64, Refusal>,
-    ) -> Taken {
+    ) -> Appended {
         let is_accepting = self.is_accepting;
         let admission = self.queue(handle)?.admission;
         if !is_accepting || !admission.is_open {

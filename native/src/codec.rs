@@ -237,7 +237,7 @@ fn populated(bytes: &mut [u8], start: usize, end: usize) -> bool {
     if first >= end {
         return true;
     }
-    // SAFETY: the range lies in a mapping that is held; its contents stay as they are.
+    // SAFETY: the range is in a mapping that is held; its contents stay as they are.
     unsafe {
         let place = bytes.as_mut_ptr().add(first);
         libc::madvise(place.cast(), end - first, libc::MADV_POPULATE_WRITE) == 0

@@ -16,7 +16,7 @@ pub fn checksum(data: &[u8]) -> u32 {
 
 /// `String.hashCode` of a text that starts with one whose hash is `seed`.
 ///
-/// The text is UTF-8; a byte that is none counts as the surrogate escape that Python makes of it
+/// The text is UTF-8; a byte that is not counts as the surrogate escape that Python makes of it
 /// (0xDC00 + byte), so that text and bytes hash alike.
 #[inline]
 pub fn java_hash(seed: u32, text: &[u8]) -> u32 {

@@ -16,7 +16,7 @@ const MAGIC: u8 = 2;
 const TRANSACTIONAL: i16 = 16;
 const NO_PRODUCER: (i64, i16, i32) = (-1, -1, -1);
 
-/// One batch, not compressed, of records with ascending offsets; what lies between them are holes.
+/// One batch, not compressed, of records with ascending offsets; offsets between them are holes.
 #[pyfunction]
 pub fn build_batch<'py>(
     py: Python<'py>,

@@ -1,6 +1,6 @@
 //! Compressed content of Kafka batches, inflated piece by piece up to a limit.
 //!
-//! What would go beyond the limit sets a flag and ends in an error, so that it can be told from
+//! What would go beyond the limit sets a flag and ends in an error, so that it differs from
 //! content that is damaged.
 
 use std::cell::Cell;

@@ -251,7 +251,7 @@ impl<'a> Properties<'a> {
     }
 }
 
-/// The properties before a checksum at their end, which nearly all have and nobody looks up.
+/// The properties before a checksum at their end, which nearly all have and no reader looks up.
 #[inline(always)]
 fn without_checksum(data: &[u8]) -> &[u8] {
     match data.split_last_chunk::<TRAILER_SIZE>() {

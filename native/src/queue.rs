@@ -296,7 +296,7 @@ impl Queue {
 
     fn clear_units(&mut self) {
         self.dropped_size = 0;
-        // A burst must not keep its memory for ever.
+        // A burst must not keep its memory.
         if self.units.capacity() > 1 << 20 {
             self.units = Vec::new();
         } else {

@@ -165,7 +165,7 @@ pub fn read_simple<'a>(
             let Some(index) = file.index(position) else {
                 return;
             };
-            // Codes beyond 32 bits are no hashes: they address an extension unit, or are the
+            // Codes beyond 32 bits are not hashes: they address an extension unit, or are the
             // delivery time of a delayed record.
             let may_have_tag =
                 codes.is_none_or(|codes| i32::try_from(code).is_err() || codes.contains(&code));

@@ -29,7 +29,7 @@ struct Outcome {
     filled: usize,
     sums: Vec<u8>,
     failure: Option<Error>,
-    /// Held while anybody may write into it.
+    /// Held while a thread may write into it.
     view: Option<View>,
 }
 

@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
     ) -> Result<(), Stop> {
         let start = self.position(index);
         let Some(size) = group_size(found) else {
-            return Err(Stop::Damage(start, "the group's size is no number of ten digits"));
+            return Err(Stop::Damage(start, "the group's size is not a number of ten digits"));
         };
         let end = index.saturating_add(size);
         if size < first.data.len() || end > limit {

@@ -1,6 +1,6 @@
 //! What an appender knows: the log being written, the queues, the key index. No Python in here.
 //!
-//! All of it is guarded by one mutex. Nobody sees a queue's new end before the whole group of
+//! All of it is guarded by one mutex. No reader sees a queue's new end before the whole group of
 //! records is in the log, because both change under that mutex.
 
 use std::collections::HashMap;

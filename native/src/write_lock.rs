@@ -1,12 +1,12 @@
 //! The lock of the log: one writer at a time.
 //!
-//! A writer that needs nothing but native code takes it, appends and lets go without giving up the
+//! A writer that needs nothing but native code takes it, appends and releases it without giving up the
 //! interpreter, so that it is never seen to hold it. Python code that holds it (a roll, a
 //! checkpoint, a cut) may lose the interpreter meanwhile: others then wait without it.
 //!
 //! A thread that waits for the interpreter is not given the lock: one that is notified asks
 //! for it again. Otherwise each hand-over would make all writers wait for a change of threads.
-//! Writers that keep the lock busy without the interpreter could go on like this for ever; so
+//! Writers that keep the lock busy without the interpreter could go on like this without a limit; so
 //! Python code that has asked in vain for a while reserves it, and native writers wait meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -26,7 +26,7 @@ const UNRESERVED: Duration = Duration::from_millis(20);
 pub struct WriteLock {
     is_held: AtomicBool,
     waiting: AtomicUsize,
-    /// Python code that has waited long; native writers let it go first.
+    /// Python code that has waited long; native writers wait for it.
     reserved: AtomicUsize,
     mutex: Mutex<()>,
     freed: Condvar,
@@ -38,7 +38,7 @@ struct Reservation<'a>(&'a WriteLock);
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.0.reserved.fetch_sub(1, SeqCst);
-        self.0.tell_waiting();
+        self.0.notify_waiting();
     }
 }
 
@@ -61,7 +61,7 @@ impl WriteLock {
 
     #[inline]
     pub fn try_hold(&self) -> Option<Held<'_>> {
-        (!self.is_reserved() && self.try_take()).then(|| Held(self))
+        (!self.is_reserved() && self.try_acquire()).then(|| Held(self))
     }
 
     /// Wait for the lock; only without the interpreter.
@@ -88,20 +88,20 @@ impl WriteLock {
     }
 
     #[inline]
-    fn try_take(&self) -> bool {
+    fn try_acquire(&self) -> bool {
         self.is_held.compare_exchange(false, true, SeqCst, SeqCst).is_ok()
     }
 
     #[inline]
     fn free(&self) {
         self.is_held.store(false, SeqCst);
-        self.tell_waiting();
+        self.notify_waiting();
     }
 
     /// Called after each change that a thread may wait for.
     #[inline]
-    fn tell_waiting(&self) {
-        // Whoever waits has counted itself before it looked at that: one of us sees the other.
+    fn notify_waiting(&self) {
+        // A thread that waits has counted itself before it looked at that: one of us sees the other.
         if self.waiting.load(SeqCst) > 0 {
             let _guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
             self.freed.notify_all();
@@ -129,8 +129,8 @@ impl WriteLock {
         is_free
     }
 
-    fn take(&self, py: Python<'_>, patience: Option<Duration>) -> PyResult<bool> {
-        if self.try_take() {
+    fn acquire_within(&self, py: Python<'_>, patience: Option<Duration>) -> PyResult<bool> {
+        if self.try_acquire() {
             return Ok(true);
         }
         let started = Instant::now();
@@ -141,7 +141,7 @@ impl WriteLock {
             let slice = Instant::now() + slice;
             let until = deadline.map_or(slice, |deadline| deadline.min(slice));
             py.detach(|| self.wait(until, || !self.is_held()));
-            if self.try_take() {
+            if self.try_acquire() {
                 return Ok(true);
             }
             py.check_signals()?;
@@ -170,7 +170,7 @@ impl WriteLock {
 
     fn acquire(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
         let patience = Duration::try_from_secs_f64(timeout_s.max(0.0)).ok();
-        self.take(py, patience)
+        self.acquire_within(py, patience)
     }
 
     fn release(&self) -> PyResult<()> {
@@ -182,7 +182,7 @@ impl WriteLock {
     }
 
     fn __enter__(&self, py: Python<'_>) -> PyResult<()> {
-        self.take(py, None).map(|_| ())
+        self.acquire_within(py, None).map(|_| ())
     }
 
     fn __exit__(
@@ -235,7 +235,7 @@ mod tests {
             std::thread::spawn(move || lock.hold(Duration::from_secs(30)).is_some())
         };
         std::thread::sleep(Duration::from_millis(20));
-        assert!(lock.try_take());
+        assert!(lock.try_acquire());
         drop(reservation);
         assert!(!writer.is_finished());
         lock.free();

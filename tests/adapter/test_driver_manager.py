@@ -105,7 +105,7 @@ def test_a_quick_write_that_is_left_to_a_thread_does_not_use_a_turn(
 ) -> None:
     bench.create("synced", 3, flush="sync")
     assert bench.manager.write_at_once("synced", Record(b"v")) is None
-    monkeypatch.setattr(bench.engine, "write_at_once", lambda _shard, _record: None)
+    monkeypatch.setattr(bench.engine, "try_write", lambda _shard, _record: None)
     assert bench.manager.write_at_once("orders", Record(b"v")) is None
     assert bench.manager.message_seq == 0
     assert bench.manager.write("orders", Record(b"v")).partition == 0

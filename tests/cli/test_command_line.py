@@ -48,13 +48,13 @@ def test_a_directory_that_is_no_store_is_one_sentence_on_stderr(
     file.write_bytes(b"mine")
     reasons = {
         empty: "it has no commitlog/ and no store.properties",
-        file: "it is no directory",
+        file: "it is not a directory",
         tmp_path / "missing": "there is no such directory",
     }
     for path, reason in reasons.items():
         ran = run("store", command, path, *more)
         assert ran.code == 2
-        assert ran.err == f"penstock: {path} is no store: {reason}\n"
+        assert ran.err == f"penstock: {path} is not a store: {reason}\n"
         assert ran.out == ""
     assert sorted(tmp_path.iterdir()) == [empty, file]
     assert list(empty.iterdir()) == []

@@ -19,7 +19,7 @@ from tests.engine.segment.readonly.sample_store import (
 )
 
 import penstock
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import CorruptionError
@@ -132,7 +132,9 @@ def test_get_prints_one_record_with_all_fields(run: Run, written: Path) -> None:
         assert text in out
     (line,) = run("store", "get", written, "orders_0", 45, "--json").lines
     assert line["tags"] == ["eu", "big"]
-    assert line["position"] == StoreView.open(str(written)).snapshot().get(ORDERS).position_of(45)
+    assert line["position"] == ReadOnlyStore.open(str(written)).snapshot().get(ORDERS).position_of(
+        45
+    )
     assert line["file"] == str(written / "commitlog" / f"{0:020d}")
 
 
@@ -206,7 +208,7 @@ def test_verify_of_a_whole_store(run: Run, written: Path, golden: GoldenStore) -
 
 
 def test_verify_names_file_and_position_of_damage_and_exits_with_1(run: Run, copy: Path) -> None:
-    position = StoreView.open(str(copy)).snapshot().get(ORDERS).position_of(30)
+    position = ReadOnlyStore.open(str(copy)).snapshot().get(ORDERS).position_of(30)
     assert position is not None
     log = copy / "commitlog" / f"{0:020d}"
     flip(log, position + 100)

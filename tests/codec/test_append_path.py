@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.codec.workbench import NOW, Workbench
 
+from penstock.codec.append_interface import AppendPath
 from penstock.codec.codes import (
     BUSY,
     NO_LOG_ROOM,
@@ -17,7 +18,6 @@ from penstock.codec.codes import (
     TOO_LARGE,
     UNKNOWN_SHARD,
 )
-from penstock.codec.interface import AppendPath
 from penstock.codec.select import Core
 from penstock.errors import BadRequestError
 from penstock.record import Record, ShardId
@@ -79,7 +79,7 @@ def test_a_record_larger_than_allowed_is_not_written_nor_is_its_group(core: Core
 
 def test_what_is_put_at_once_waits_for_nothing(core: Core) -> None:
     bench = Bench(core, size=150_000)
-    put = bench.append_path.append_at_once
+    put = bench.append_path.try_append
     assert put(ORDERS, Record(b"a"), 1) == 0
     assert put(ORDERS, Record(b"ab"), 1) == TOO_LARGE
     assert put(ORDERS, Record(bytes(64 << 10)), 1 << 20) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.codec.append_interface import Replayed
 from penstock.codec.format import (
     KIND_SIMPLE,
     QUEUE_UNIT,
@@ -11,7 +12,7 @@ from penstock.codec.format import (
     RawRecord,
     index_file_size,
 )
-from penstock.codec.interface import ReadPage, Replayed
+from penstock.codec.interface import ReadPage
 from penstock.codec.select import Core
 from penstock.record import Record, StoredRecord
 

@@ -106,17 +106,6 @@ class AgainstTheLog(RuleBasedStateMachine):
         self.next_offset = offset
         assert set(forgotten) == before - {each.producer.id for each in kept}
 
-    @rule(data=st.data())
-    def expire(self, data: st.DataObject) -> None:
-        moment = data.draw(st.integers(0, self.next_offset))
-        gone = {
-            producer_id
-            for producer_id in {each.producer.id for each in self.log}
-            if self.remembered(producer_id)[-1].first_offset < moment
-        }
-        assert self.table.expire_before(moment) == len(gone)
-        self.log = [each for each in self.log if each.producer.id not in gone]
-
     @rule()
     def remember_again(self) -> None:
         if self.log:

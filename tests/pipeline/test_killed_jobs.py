@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -87,7 +87,7 @@ def files_in(path: Path) -> Callable[[], object]:
 
 
 def values_in(path: Path) -> list[bytes | None]:
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         return [
             value
             for shard in view.shards()

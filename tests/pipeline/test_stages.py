@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.pipeline.conftest import Load
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
 from penstock.pipeline import jobs, restarting_query
@@ -120,7 +120,7 @@ def append(path: Path, numbers: range) -> None:
 
 def made_values(path: Path) -> list[int]:
     try:
-        with StoreView.open(str(path)) as view:
+        with ReadOnlyStore.open(str(path)) as view:
             rows = view.read(ShardId("made", 0), 0, max_records=100_000)
             return sorted(int(row.value or b"") for row in rows)
     except StoreError:

@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.pipeline.read.positions import PositionsJson
 from penstock.record import Record, ShardId
@@ -28,7 +28,7 @@ def append(path: Path, first: int, count: int) -> None:
 
 
 def values(path: Path) -> list[bytes]:
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         return sorted(
             record.value or b""
             for shard in view.shards()
@@ -123,7 +123,7 @@ def test_records_lost_to_retention_stop_the_stream_unless_told_otherwise(copy: C
     with pytest.raises(StreamingQueryException, match="records were removed before they were read"):
         copy.run()
     copy.run(failOnDataLoss="false")
-    with StoreView.open(str(copy.target)) as view:
+    with ReadOnlyStore.open(str(copy.target)) as view:
         ends = [view.bounds(ShardId("copy", n)).commit for n in range(2)]
     assert ends == [COUNT + 5, COUNT + 10]
 

@@ -154,7 +154,7 @@ impl RaftCore {
         Ok(())
     }
 
-    /// Take a message of another member; what is meant for nobody we know is ignored.
+    /// Take a message of another member; messages for unknown members are ignored.
     fn step(&mut self, py: Python<'_>, message: &[u8]) -> PyResult<()> {
         self.check_no_ready()?;
         let message = message_of(message).map_err(|refusal| refusal.raise(py))?;
@@ -176,7 +176,7 @@ impl RaftCore {
         }
     }
 
-    /// Propose, or pass on to the leader; false when nobody takes proposals now.
+    /// Propose, or pass on to the leader; false when no leader takes proposals now.
     fn propose(&mut self, context: Vec<u8>, data: Vec<u8>) -> PyResult<bool> {
         self.check_no_ready()?;
         match self.node.propose(context, data) {
@@ -232,7 +232,7 @@ impl RaftCore {
         Ok(configuration_of(&state))
     }
 
-    /// Ask for a point behind which reads are linearizable; `ready` answers with the context.
+    /// Ask for a point after which reads are linearizable; `ready` answers with the context.
     fn read_index(&mut self, context: Vec<u8>) -> PyResult<()> {
         self.check_no_ready()?;
         self.node.read_index(context);

@@ -24,7 +24,7 @@ impl LogStore {
         self.cut_index + self.entries.len() as u64
     }
 
-    /// Put entries behind the log; those it holds from the first index on are replaced.
+    /// Append entries to the log; those it holds from the first index on are replaced.
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         assert!(
@@ -76,7 +76,7 @@ impl Storage for LogStore {
         if low <= self.cut_index {
             return Err(Error::Store(StorageError::Compacted));
         }
-        assert!(high <= self.last() + 1, "entry {high} is behind the log");
+        assert!(high <= self.last() + 1, "entry {high} is after the log");
         let (from, to) = (low - self.cut_index - 1, high - self.cut_index - 1);
         let range = self.entries.range(from as usize..to as usize);
         let limit = max_size.into().unwrap_or(u64::MAX);

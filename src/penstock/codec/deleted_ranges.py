@@ -35,7 +35,7 @@ class DeletedRanges:
 
     def add(self, start: int, end: int) -> None:
         """Delete the offsets of `[start, end)`; those already deleted stay so."""
-        assert 0 <= start <= end, f"[{start}, {end}) is no range of offsets"
+        assert 0 <= start <= end, f"[{start}, {end}) is not a range of offsets"
         if start < end:
             with self._lock:
                 self._splice(start, end)
@@ -49,10 +49,6 @@ class DeletedRanges:
             else:
                 for start, end in merged:
                     self._splice(start, end)
-
-    def add_many(self, offsets: Iterable[int]) -> None:
-        """Delete single offsets, in any order."""
-        self.add_ranges((offset, offset + 1) for offset in offsets)
 
     def drop_before(self, offset: int) -> None:
         """Forget what is below `offset`: the shard no longer holds those offsets at all."""
@@ -72,7 +68,7 @@ class DeletedRanges:
         """Return the ranges that share an offset with `[start, end)`, whole and ascending."""
         with self._lock:
             bounds = self._bounds
-            # Back to the start of the range that `start` lies in, on to the end of the last one.
+            # Back to the start of the range that holds `start`, on to the end of the last one.
             first = bisect_right(bounds, start) & ~1
             last = (bisect_left(bounds, end) + 1) & ~1
             part = bounds[first:last] if first < last and start < end else array("q")
@@ -131,7 +127,7 @@ class DeletedRanges:
         bounds = self._bounds
         first = bisect_left(bounds, start)
         last = bisect_right(bounds, end, first)
-        # An odd index lies inside a range, or touches its end: that range's own bound stays.
+        # An odd index is inside a range, or touches its end: that range's own bound stays.
         between = [] if first % 2 else [start]
         if last % 2 == 0:
             between.append(end)
@@ -142,7 +138,7 @@ def coalesce(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return `ranges` sorted, with empty ones left out and touching ones joined."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
-        assert 0 <= start <= end, f"[{start}, {end}) is no range of offsets"
+        assert 0 <= start <= end, f"[{start}, {end}) is not a range of offsets"
         if start == end:
             continue
         if merged and start <= merged[-1][1]:

@@ -153,7 +153,7 @@ def leader_epoch_of(sys_flag: int, prepared_offset: int) -> int:
 
 def stored_from_parts(body: bytes, properties: Properties, stamps: Stamps) -> StoredRecord:
     """Return the message that a body and its properties hold; `ValueError` when the body claims
-    to be an envelope and is none."""
+    to be an envelope and is not one."""
     found = lookup(properties)
     if is_envelope(found):
         key, tags, headers, value = decode_envelope(body)

@@ -56,7 +56,9 @@ _HEAD: Final = (
 )
 _TAIL: Final = (
     Field("reconsume_times", "i32", "how often a consumer sent it back; 0 in what Penstock writes"),
-    Field("prepared_offset", "i64", "leader epoch; in a transaction, where its half message lies"),
+    Field(
+        "prepared_offset", "i64", "leader epoch; in a transaction, the position of its half message"
+    ),
     Field("body_size", "i32", "bytes of the body, which follows"),
 )
 
@@ -99,14 +101,12 @@ PROPERTIES_SIZE_MAX: Final = 32_767
 CHECKSUM_MASK: Final = 0x7FFF_FFFF
 
 FLAG_COMPRESSED: Final = 1
-FLAG_MULTI_TAGS: Final = 2
 FLAG_TRANSACTION: Final = 12  # mask: 0 none, then one of the next three
 FLAG_PREPARED: Final = 4
 FLAG_COMMIT: Final = 8
 FLAG_ROLLBACK: Final = 12
 FLAG_BORN_IPV6: Final = 16
 FLAG_STORE_IPV6: Final = 32
-FLAG_NEED_UNWRAP: Final = 64
 FLAG_INNER_BATCH: Final = 128
 
 # -------------------------------------------------------------------------------- properties
@@ -239,7 +239,7 @@ INNER_HEAD: Final = Layout(
 KAFKA_BATCH: Final = Layout(
     "Kafka record batch",
     Field("base_offset", "i64", "offset of its first message; patched at the append"),
-    Field("size", "i32", "bytes behind this field"),
+    Field("size", "i32", "bytes after this field"),
     Field("leader_epoch", "i32", "patched at the append"),
     Field("magic", "u8", "2"),
     Field("checksum", "u32", "CRC-32C of all that follows"),

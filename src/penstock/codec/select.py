@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from penstock.codec.interface import Appender, Core, NativeOnly
+from penstock.codec.append_interface import Appender
+from penstock.codec.interface import Core, NativeOnly
 from penstock.errors import NotSupportedError
 
 __all__ = ["IS_NATIVE", "Appender", "Core", "core", "native_core", "native_only"]

@@ -2,7 +2,7 @@
 
     superseded   the key was written again later
     aborted      of a transaction that came to nothing
-    tombstones   a null value that says "this key is gone", once everybody could have read it
+    tombstones   a null value that says "this key is gone", once every reader could have read it
 
 A tombstone goes when the store has had it for `tombstone_retention_ms`, and only in a pass that
 finds nothing left of what it replaced. So a reader that began before the older records went has at
@@ -98,7 +98,7 @@ class CompactionPass:
         return self.take_row(record.offset, record.key, value_size, record.store_timestamp_ms)
 
     def take_rows(self, rows: KeyedRows) -> bool:
-        """Look at the next records, all at once where nothing is special about one of them."""
+        """Look at the next records, in one step where nothing is special about one of them."""
         last = rows.offsets[-1]
         if (
             self._aborted
@@ -106,7 +106,7 @@ class CompactionPass:
             or last >= self._until
             or self._rules.is_young(max(rows.stored_ms))
         ):
-            return all(map(self._take_keyed, *rows))
+            return all(map(self._add_keyed, *rows))
         page = dict(zip(rows.keys, zip(rows.offsets, rows.sizes, strict=True), strict=True))
         replaced = list(filter(None, map(self._newest.get, page)))
         if len(page) < len(rows.keys):
@@ -118,7 +118,7 @@ class CompactionPass:
         self._newest.update(page)
         return True
 
-    def _take_keyed(self, offset: int, key: bytes, size: int, stored_ms: int) -> bool:
+    def _add_keyed(self, offset: int, key: bytes, size: int, stored_ms: int) -> bool:
         return self.take_row(offset, key, size - len(key), stored_ms)
 
     def take_row(

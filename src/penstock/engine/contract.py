@@ -8,18 +8,19 @@ General promises:
 
   * Methods may be called from any thread. A call that raises has changed nothing.
   * A method that names a shard raises `UnknownShardError` when it does not exist.
-  * A key is None or bytes (b"" is a key); a value is None (a tombstone) or bytes; a tag is text.
+  * A key is bytes or None (b"" is a key); a value is bytes or None (a tombstone); a tag is text.
   * Negative offsets, limits below 1 and wrong types raise `BadRequestError`.
   * Engines differ only in their declared `Capabilities`.
 
-What an engine can do besides is a class that it inherits from: `BatchEngine`, `ColumnEngine`,
-`QuickEngine`, `SharedSyncEngine`. They are plain classes, not protocols: the handler asks for them
-with every request, and an `isinstance` of a protocol compares all methods. `TransactionalEngine` is
-asked for once per transaction, and is a protocol.
+An engine declares what else it can do by the classes that it inherits from: `BatchEngine`,
+`ColumnEngine`, `TryWriteEngine`, `SharedSyncEngine`. An engine that lacks one of their methods
+cannot be constructed. The handler asks for these classes with every request, so they are not
+protocols. It asks for `TransactionalEngine` once per transaction.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
@@ -183,7 +184,7 @@ class ForeignBatch(NamedTuple):
 
     end_offset: int
     body: bytes
-    """As it lies in the log; of a Kafka batch it begins with its head."""
+    """As the log holds it; of a Kafka batch it begins with its head."""
 
 
 class ColumnQuery(NamedTuple):
@@ -205,12 +206,31 @@ class BatchPage(NamedTuple):
     size: int
     next_offset: int
     foreign: ForeignBatch | None = None
-    """What lies at `next_offset`, when it cannot be handed out as it is."""
+    """What is at `next_offset`, when it cannot be returned unchanged."""
 
 
-class BatchEngine:
-    """For engines that keep Kafka batches as they come. Inherit from it to offer that."""
+class EngineExtension:
+    """The base of the classes by which an engine declares what else it can do.
 
+    Their methods are abstract as in an `abc.ABC`: constructing an engine that lacks some raises
+    `TypeError`, which names them. The metaclass is `type`, because `isinstance` of an `abc.ABC`
+    takes six times as long, and the handler asks with every write.
+    """
+
+    __abstractmethods__: frozenset[str]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        methods = ((name, getattr(cls, name, None)) for name in dir(cls))
+        cls.__abstractmethods__ = frozenset(
+            name for name, method in methods if getattr(method, "__isabstractmethod__", False)
+        )
+
+
+class BatchEngine(EngineExtension):
+    """For engines that store Kafka batches unchanged."""
+
+    @abstractmethod
     def write_batch(
         self,
         shard: ShardId,
@@ -222,29 +242,28 @@ class BatchEngine:
     ) -> Written:
         """Append a checked batch of `count` messages, the newest of `timestamp_ms`; its base
         offset and leader epoch are set on the way."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
         """Return the batches from that of `offset` on which end at or below `until`; the first
         one whatever its size."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bounds(self, shard: ShardId) -> tuple[int, int]:
         """Return the earliest and the commit offset."""
-        raise NotImplementedError
 
+    @abstractmethod
     def epoch_end(self, shard: ShardId, epoch: int) -> tuple[int, int]:
         """Return the greatest leader epoch that is not above `epoch`, and where it ends."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sync(self) -> None:
         """Put everything that was written on the device, whatever its shard's flush mode."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_hot(self, shard: ShardId, offset: int) -> bool:
         """Say whether the records from `offset` on were written so lately that they are in
         memory."""
-        raise NotImplementedError
 
 
 @runtime_checkable
@@ -261,32 +280,30 @@ class TransactionalEngine(Protocol):
         ...
 
 
-class QuickEngine:
-    """For engines that can append without waiting, which event loops need. Inherit from it to
-    offer that."""
+class TryWriteEngine(EngineExtension):
+    """For engines that can append without waiting, which event loops need."""
 
-    def write_at_once(self, shard: ShardId, record: Record) -> Written | None:
+    @abstractmethod
+    def try_write(self, shard: ShardId, record: Record) -> Written | None:
         """Append a record if that takes microseconds: without waiting for a device, the network or
         another caller. None: nothing was written, and the caller has to call `write`."""
-        raise NotImplementedError
 
 
-class SharedSyncEngine:
-    """For engines in which writes to several shards can share one sync of the device. Inherit from
-    it to offer that."""
+class SharedSyncEngine(EngineExtension):
+    """For engines in which writes to several shards can share one sync of the device."""
 
+    @abstractmethod
     def batch_write_parts(self, parts: Sequence[ShardPart]) -> list[Written | StoreError]:
         """Write each part as `batch_write` does, and sync once for all of them. Returns, in their
         order, what was written, or the error of a part that was not."""
-        raise NotImplementedError
 
 
-class ColumnEngine:
-    """For engines that read records as Arrow columns. Inherit from it to offer that."""
+class ColumnEngine(EngineExtension):
+    """For engines that read records as Arrow columns."""
 
+    @abstractmethod
     def read_columns(self, shard: ShardId, query: ColumnQuery) -> list[pa.RecordBatch] | None:
         """Return about `max_size` bytes of records; None where this shard has only rows."""
-        raise NotImplementedError
 
 
 class StorageEngine(Protocol):
@@ -381,7 +398,7 @@ class StorageEngine(Protocol):
 
     def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
         """Delete one record; return whether it was there. Deleted records are gone from every
-        read at once and for good; earliest and latest do not move; offsets are not reused."""
+        read immediately and for good; earliest and latest do not move; offsets are not reused."""
         ...
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:

@@ -5,7 +5,7 @@
     DATA/rocksdb/penstock-id
     DATA/plugins/NAME/penstock-id   of an engine of another package
 
-Somebody deletes a directory, or its disk is not mounted, while the metadata stay: the start would
+A directory may be deleted, or its disk not be mounted, while the metadata stay: the start would
 make all shards anew, empty, and serve them. Instead they are reported as lost, before anything is
 served. As long as nothing new was made in its place, the directory can be put back: its shards are
 found again, except those that an operator had begin anew.
@@ -102,19 +102,19 @@ class EngineIdentities:
         if not there:
             there = self._draw_id() if line is None or line[1] == _LOST else line[0]
             self._disk.replace(f"{self._root}/{self._place(name)[0]}", f"{there}\n".encode())
-        self._note(name, there, _HERE)
+        self._save_line(name, there, _HERE)
 
     def id_of(self, name: str) -> str:
         """Return the id of an engine that was opened here; empty when it was not."""
         return self._lines.get(name, ("", ""))[0]
 
     def note_lost(self, name: str) -> None:
-        self._note(name, self._lines[name][0], _LOST)
+        self._save_line(name, self._lines[name][0], _LOST)
 
     def note_found(self, name: str) -> None:
-        self._note(name, self._lines[name][0], _HERE)
+        self._save_line(name, self._lines[name][0], _HERE)
 
-    def _note(self, name: str, engine_id: str, state: str) -> None:
+    def _save_line(self, name: str, engine_id: str, state: str) -> None:
         lines = self._lines | {name: (engine_id, state)}
         text = "".join(f"{name} {one} {state}\n" for name, (one, state) in sorted(lines.items()))
         self._disk.replace(f"{self._root}/{KNOWN_ENGINES}", text.encode())

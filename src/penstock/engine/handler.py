@@ -1,7 +1,7 @@
 """`StorageEngineHandler`: every request for a shard comes through here.
 
 It goes to the engine that serves the shard (`shard_routing`); readers do not see what belongs to an
-open or aborted transaction, or lies in a hidden segment; and the shard's entry counts it. Methods
+open or aborted transaction, or to an offline segment; and the shard's entry counts it. Methods
 may be called from any thread; they promise what `StorageEngine` promises, and raise besides:
 
   * `UnknownShardError` for a shard that the metadata does not have (any more)
@@ -25,11 +25,11 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
-    QuickEngine,
     ShardInfo,
     ShardPart,
     SharedSyncEngine,
     TransactionalEngine,
+    TryWriteEngine,
     Written,
 )
 from penstock.engine.engine_set import EngineSet
@@ -99,12 +99,12 @@ class StorageEngineHandler(ShardRouting):
         return written
 
     def write_at_once(self, shard_name: str, record: Record) -> Written | None:
-        """See `QuickEngine`."""
+        """See `TryWriteEngine`."""
         entry = self.find(shard_name)
         engine: object = entry.writer  # only if known: to find the writer may take a while
-        if not isinstance(engine, QuickEngine):
+        if not isinstance(engine, TryWriteEngine):
             return None
-        written = engine.write_at_once(entry.id, record)
+        written = engine.try_write(entry.id, record)
         if written is not None:
             self._note_written(entry, written)
         return written

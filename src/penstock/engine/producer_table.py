@@ -125,17 +125,6 @@ class ProducerTable:
         self._producers = _by_silence(kept)
         return forgotten
 
-    def expire_before(self, timestamp_ms: int) -> int:
-        """Forget producers that have not written since `timestamp_ms`; return how many."""
-        kept = {
-            producer_id: writes
-            for producer_id, writes in self._producers.items()
-            if writes[-1].timestamp_ms >= timestamp_ms
-        }
-        expired = len(self._producers) - len(kept)
-        self._producers = kept
-        return expired
-
     def writes_of(self, producer_id: int) -> tuple[Write, ...]:
         """Return the remembered writes of a producer, oldest first; none when it is unknown."""
         return self._producers.get(producer_id, ())

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.engine.segment import StoreView
+from penstock.engine.segment import ReadOnlyStore
 from penstock.errors import BadRequestError, NotAStoreError, NotSupportedError
 from penstock.pipeline.options.sink_options import BATCH_PREFIX, SinkOptions, sink_options
 from penstock.pipeline.spark_session.worker_errors import hide_traceback
@@ -170,7 +170,7 @@ def _existing(options: SinkOptions) -> dict[str, int]:
         with closing(connect(options.endpoint)) as backend:
             return partition_counts_of(backend, options.namespace)
     try:
-        with StoreView.open(options.path) as view:
+        with ReadOnlyStore.open(options.path) as view:
             return partition_counts(view.shards())
     except NotAStoreError:
         return {}  # it is created when the first batch is published

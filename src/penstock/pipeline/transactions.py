@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from penstock.engine.segment import StoreView
+from penstock.engine.segment import ReadOnlyStore
 from penstock.engine.transactions.stable_offsets import Ranges, StableOffsets
 from penstock.pipeline.store.node_directory import meta_of
 from penstock.record import ShardId
@@ -35,7 +35,7 @@ def read_transaction_limits(meta: Path) -> tuple[StableOffsets, bool]:
 class Transactions:
     """The limits of readers of a view, as of `refresh`; none for the uncommitted."""
 
-    def __init__(self, view: StoreView, root: str, *, committed: bool = True) -> None:
+    def __init__(self, view: ReadOnlyStore, root: str, *, committed: bool = True) -> None:
         self._view: Final = view
         self._meta: Final = meta_of(root) if committed else None
         self._limits = StableOffsets()

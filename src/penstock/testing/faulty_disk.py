@@ -5,7 +5,7 @@ Allowed, and injected:
   * a power cut (`crash`) keeps, of everything not synced, any part: file pages one by one and in
     no order, file sizes, and the creations, removals and renames in a directory
   * a file replaced without `durable` may hold the old bytes, the new ones, or torn new ones after
-    a power cut, as on every file system that was not told to sync
+    a power cut, as on every file system that was not asked to sync
   * a killed process (`kill`) loses its handles, mappings and locks, and no byte it wrote
   * any call fails with any error, once, n times or from then on; a write may land in part first
   * after a failed sync the pages count as clean: the next sync succeeds and does not write them
@@ -18,13 +18,12 @@ a mapping, which on a real machine is a signal. Storing through a mapping into a
 is no room for it would be such a signal: it is an `AssertionError` at the next sync, when a
 capacity is set.
 
-Simplifications: mapped files cannot grow; the space of a removed file is free at once.
+Simplifications: mapped files cannot grow; the space of a removed file is free immediately.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import random
 import threading
 from collections import Counter
@@ -36,128 +35,12 @@ from penstock.errors import LockedError
 from penstock.platform.clock import Clock
 from penstock.platform.disk import FileStatus, Usage
 from penstock.testing.faults import FOREVER, OPERATIONS, Call, Faults, Operation, Rule
+from penstock.testing.faulty_file import FaultyFile, FaultyLock, os_error
 from penstock.testing.manual_clock import ManualClock
-from penstock.testing.memory_tree import MemoryDirectory, MemoryFile, MemoryMapping
+from penstock.testing.memory_tree import MemoryDirectory, MemoryFile
 
 _UNLIMITED: Final = 1 << 40
 _SURVIVALS: Final = (0.0, 0.1, 0.5, 0.9, 1.0)
-
-
-class FaultyFile:
-    """An open file; stale (ESTALE) once its disk has crashed or its process was killed."""
-
-    def __init__(self, disk: FaultyDisk, path: str, file: MemoryFile, *, writable: bool) -> None:
-        self._disk: Final = disk
-        self._path: Final = path
-        self._file: Final = file
-        self._writable: Final = writable
-        self._life: Final = disk.life
-        self._closed = False
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    def read_at(self, position: int, size: int) -> bytes:
-        with self._disk.guard:
-            self._check()
-            if position < 0 or size < 0:
-                raise _os_error(errno.EINVAL, self._path)
-            self._disk.faults.enter("read", self._path)
-            return bytes(self._file.data[position : min(position + size, self._file.size)])
-
-    def read_into(self, position: int, buffer: memoryview) -> int:
-        data = self.read_at(position, buffer.nbytes)
-        buffer[: len(data)] = data
-        return len(data)
-
-    def write_at(self, position: int, data: bytes | memoryview) -> None:
-        content = bytes(data)
-        with self._disk.guard:
-            self._check(writing=True)
-            if position < 0:
-                raise _os_error(errno.EINVAL, self._path)
-            rule = self._disk.faults.striking("write", self._path)
-            if rule is not None:
-                if rule.landed:
-                    self._put(position, content[: rule.landed])
-                raise self._disk.faults.error_of(rule, self._path)
-            fits = self._disk.fitting_size(self._file, position, len(content))
-            self._put(position, content[:fits])
-            if fits < len(content):
-                raise _os_error(errno.ENOSPC, self._path)
-
-    def size(self) -> int:
-        with self._disk.guard:
-            self._check()
-            return self._file.size
-
-    def truncate(self, size: int) -> None:
-        with self._disk.guard:
-            self._check(writing=True)
-            self._disk.faults.enter("truncate", self._path)
-            self._file.resize(size)
-            self._file.modified_ms = self._disk.now_ms()
-
-    def allocate(self, size: int) -> None:
-        with self._disk.guard:
-            self._check(writing=True)
-            self._disk.faults.enter("allocate", self._path)
-            if self._disk.fitting_size(self._file, 0, size) < size:
-                raise _os_error(errno.ENOSPC, self._path)
-            self._file.allocate(0, size)
-
-    def written_ranges(self, start: int) -> list[tuple[int, int]]:
-        with self._disk.guard:
-            self._check()
-            return self._file.written_ranges(start)
-
-    def map(self, *, writable: bool) -> MemoryMapping:
-        with self._disk.guard:
-            self._check()
-            if writable and not self._writable:
-                raise _os_error(errno.EACCES, self._path)
-            self._disk.faults.enter("map", self._path)
-            return MemoryMapping(self._file, writable=writable)
-
-    def descriptor(self) -> None:
-        """None: every sync must come past the faults."""
-
-    def sync(self) -> None:
-        with self._disk.guard:
-            self._check()
-            rule = self._disk.faults.striking("sync", self._path)
-            if rule is not None:
-                self._file.sync_failed()
-                raise self._disk.faults.error_of(rule, self._path)
-            self._disk.check_holes(self._file, self._path)
-            if self._file.sync():
-                self._file.modified_ms = self._disk.now_ms()
-
-    def close(self) -> None:
-        self._closed = True
-
-    def _put(self, position: int, content: bytes) -> None:
-        if content:
-            self._file.write(position, content)
-            self._file.modified_ms = self._disk.now_ms()
-
-    def _check(self, *, writing: bool = False) -> None:
-        self._disk.faults.check_running(self._path)
-        if self._life != self._disk.life:
-            raise _os_error(errno.ESTALE, self._path)
-        if self._closed or (writing and not self._writable):
-            raise _os_error(errno.EBADF, self._path)
-
-
-class FaultyLock:
-    def __init__(self, disk: FaultyDisk, name: str) -> None:
-        self._disk: Final = disk
-        self._name: Final = name
-
-    def release(self) -> None:
-        with self._disk.guard:
-            self._disk.drop_lock(self._name, self)
 
 
 class FaultyDisk:
@@ -190,10 +73,10 @@ class FaultyDisk:
             self.faults.enter("open", path)
             entry = self._find(path)
             if isinstance(entry, MemoryDirectory):
-                raise _os_error(errno.EISDIR, path)
+                raise os_error(errno.EISDIR, path)
             if entry is None:
                 if not create:
-                    raise _os_error(errno.ENOENT, path)
+                    raise os_error(errno.ENOENT, path)
                 entry = MemoryFile(self._page_size, self.now_ms())
                 directory, name = _split(path)
                 self._make_directory(directory)
@@ -249,7 +132,7 @@ class FaultyDisk:
             self.faults.enter("remove", path)
             entry = self._find(path)
             if isinstance(entry, MemoryDirectory):
-                raise _os_error(errno.EISDIR, path)
+                raise os_error(errno.EISDIR, path)
             self._unlink(path)
 
     def remove_tree(self, path: str) -> None:
@@ -265,7 +148,7 @@ class FaultyDisk:
             self.faults.enter("remove", path)
             entry = self._find(path)
             if entry is not None and not isinstance(entry, MemoryDirectory):
-                raise _os_error(errno.ENOTDIR, path)
+                raise os_error(errno.ENOTDIR, path)
             if entry is not None and entry.entries:
                 return False
             self._unlink(path)
@@ -276,7 +159,7 @@ class FaultyDisk:
             self.faults.enter("link", target)
             file = self._file(source)
             if self._find(target) is not None:
-                raise _os_error(errno.EEXIST, target)
+                raise os_error(errno.EEXIST, target)
             directory, name = _split(target)
             self._directory(directory).entries[name] = file
 
@@ -285,10 +168,10 @@ class FaultyDisk:
             self.faults.enter("rename", target)
             entry = self._find(source)
             if entry is None:
-                raise _os_error(errno.ENOENT, source)
+                raise os_error(errno.ENOENT, source)
             replaced = self._find(target)
             if isinstance(replaced, MemoryDirectory) and replaced.entries:
-                raise _os_error(errno.ENOTEMPTY, target)
+                raise os_error(errno.ENOTEMPTY, target)
             directory, name = _split(target)
             self._directory(directory).entries[name] = entry
             self._unlink(source)
@@ -310,10 +193,10 @@ class FaultyDisk:
     def _replace(self, path: str, data: bytes, *, durable: bool) -> None:
         self.faults.enter("replace", path)
         if isinstance(self._find(path), MemoryDirectory):
-            raise _os_error(errno.EISDIR, path)
+            raise os_error(errno.EISDIR, path)
         file = MemoryFile(self._page_size, self.now_ms())
         if self.fitting_size(file, 0, len(data)) < len(data):
-            raise _os_error(errno.ENOSPC, path)
+            raise os_error(errno.ENOSPC, path)
         file.write(0, data)
         if durable:
             file.sync()
@@ -352,7 +235,7 @@ class FaultyDisk:
             name = "/".join(_parts(path))
             if name in self._locks:
                 raise LockedError(f"{path}: this process has it open already")
-            return self._take_lock(path, name)
+            return self._acquire(path, name)
 
     def wait_for_lock(self, path: str) -> FaultyLock:
         with self.guard:
@@ -362,10 +245,10 @@ class FaultyDisk:
                 self._lock_released.wait()
                 self.faults.check_running(path)
                 if life != self.life:
-                    raise _os_error(errno.ESTALE, path)
-            return self._take_lock(path, name)
+                    raise os_error(errno.ESTALE, path)
+            return self._acquire(path, name)
 
-    def _take_lock(self, path: str, name: str) -> FaultyLock:
+    def _acquire(self, path: str, name: str) -> FaultyLock:
         if self._find(path) is None:
             directory, last = _split(path)
             self._make_directory(directory)
@@ -517,7 +400,7 @@ class FaultyDisk:
         entry: MemoryFile | MemoryDirectory | None = self._root
         for name in _parts(path):
             if not isinstance(entry, MemoryDirectory):
-                raise _os_error(errno.ENOTDIR, path)
+                raise os_error(errno.ENOTDIR, path)
             entry = entry.entries.get(name)
             if entry is None:
                 return None
@@ -526,13 +409,13 @@ class FaultyDisk:
     def _file(self, path: str) -> MemoryFile:
         entry = self._find(path)
         if not isinstance(entry, MemoryFile):
-            raise _os_error(errno.ENOENT if entry is None else errno.EISDIR, path)
+            raise os_error(errno.ENOENT if entry is None else errno.EISDIR, path)
         return entry
 
     def _directory(self, path: str) -> MemoryDirectory:
         entry = self._find(path)
         if not isinstance(entry, MemoryDirectory):
-            raise _os_error(errno.ENOENT if entry is None else errno.ENOTDIR, path)
+            raise os_error(errno.ENOENT if entry is None else errno.ENOTDIR, path)
         return entry
 
     def _make_directory(self, path: str, *, durable: bool = True) -> None:
@@ -544,7 +427,7 @@ class FaultyDisk:
                 if durable:
                     directory.sync()
             if not isinstance(entry, MemoryDirectory):
-                raise _os_error(errno.ENOTDIR, path)
+                raise os_error(errno.ENOTDIR, path)
             directory = entry
 
     def _unlink(self, path: str) -> None:
@@ -560,7 +443,3 @@ def _parts(path: str) -> list[str]:
 def _split(path: str) -> tuple[str, str]:
     *directory, name = _parts(path)
     return "/".join(directory), name
-
-
-def _os_error(number: int, path: str) -> OSError:
-    return OSError(number, os.strerror(number), path)

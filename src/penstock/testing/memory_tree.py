@@ -84,7 +84,7 @@ class MemoryFile:
         """Return the pages whose two images differ."""
         pages: list[int] = []
         end = max(self.size, self._synced_size)
-        # Most of a file is clean: runs of pages are compared at once.
+        # Most of a file is clean: runs of pages are compared in one step.
         run_size = _RUN_PAGES * self._page_size
         for start in range(0, end, run_size):
             until = min(start + run_size, end)
@@ -232,7 +232,7 @@ class MemoryMapping:
 
     def __init__(self, file: MemoryFile, *, writable: bool) -> None:
         self._writable: Final = writable
-        # An object of its own, so that its reference count tells whether anybody holds a view.
+        # An object of its own, so that its reference count tells whether a reader holds a view.
         kind = ctypes.c_ubyte * file.size
         self._window: ctypes.Array[ctypes.c_ubyte] | None = kind.from_buffer(file.data)
         self._size: Final = file.size

@@ -40,7 +40,7 @@ class TierConformance:
         for size in (0, 1000, len(data) - 100, len(data)):
             summed = memoryview(bytearray(len(data)))
             blocks = Blocks(size, 65536)
-            sums = get_range_summed(provider, "a/one", 0, len(data), lambda: summed, blocks)  # noqa: B023 - called at once
+            sums = get_range_summed(provider, "a/one", 0, len(data), lambda: summed, blocks)  # noqa: B023 - called before the next round
             assert summed == data
             assert sums == pure.block_checksums(data[:size], 65536)
 

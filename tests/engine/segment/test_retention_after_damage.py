@@ -10,7 +10,7 @@ from tests.engine.segment.batches import inner_batch
 from tests.engine.segment.rig import EVENTS, ORDERS, QUIET, SIZES, Rig, create, fill, record
 from tests.engine.segment.test_retention import HOUR_S
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import CorruptionError
@@ -139,11 +139,11 @@ def test_a_wrong_time_in_a_damaged_record_does_not_make_a_file_old() -> None:
     assert rig.store.bounds(ORDERS).earliest == 0
 
 
-def test_a_view_finds_records_around_blank_units(stop: Stop) -> None:
+def test_a_readonly_store_finds_records_around_blank_units(stop: Stop) -> None:
     rig = damaged(stop)
     end = int(rig.store.bounds(ORDERS).end_position)
     rig.close()
-    view = StoreView.open("store", disk=rig.disk, clock=rig.clock, settings=QUIET)
+    view = ReadOnlyStore.open("store", disk=rig.disk, clock=rig.clock, settings=QUIET)
     log = view.snapshot().get(ORDERS)
     for offset in range(COUNT):
         position = log.position_of(offset)

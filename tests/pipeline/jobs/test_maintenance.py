@@ -17,7 +17,7 @@ from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import SegmentEngine
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, LockedError, NotAStoreError
 from penstock.meta.state.model import TieringPolicy
@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def offsets(path: Path, shard: ShardId) -> list[int]:
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         return [record.offset for record in view.read(shard, 0, max_records=1000)]
 
 

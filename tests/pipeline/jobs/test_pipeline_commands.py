@@ -14,7 +14,7 @@ from tests.cli.conftest import Run, run
 from tests.engine.segment.readonly.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, flip
 
 from penstock.cli.commands.pipeline import jobs as pipeline_commands
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.pipeline.spark_session import sessions
 
 __all__ = ["run"]
@@ -70,15 +70,15 @@ def test_no_command_begins_without_the_extra(
         ),
         (("offload", "{sample}"), "has no tier: give one"),
         (("offload", "{sample}", "--tier", "tape:/x"), "'tape:/x' is not the address of a tier"),
-        (("offload", "nowhere", "--tier", "file:///x"), "nowhere is no store"),
+        (("offload", "nowhere", "--tier", "file:///x"), "nowhere is not a store"),
         (("stats", "{sample}", "-t", "order"), "did you mean 'orders'?"),
-        (("export", "nowhere", "out"), "nowhere is no store"),
+        (("export", "nowhere", "out"), "nowhere is not a store"),
         (("export", "{sample}", "s3://bucket"), "is not a local directory"),
         (("export", "{sample}", "out", "--format", "orc"), "orc"),
         (("import", "out", "nowhere.csv", "t"), "nowhere.csv is neither a file"),
-        (("run", "nowhere", "--checkpoint", "c", "--export", "out"), "nowhere is no store"),
+        (("run", "nowhere", "--checkpoint", "c", "--export", "out"), "nowhere is not a store"),
         (("run", "{sample}", "--checkpoint", "c"), "nothing to run"),
-        (("run", "nowhere", "--checkpoint", "c", *INTO_TOPIC), "nowhere is no store"),
+        (("run", "nowhere", "--checkpoint", "c", *INTO_TOPIC), "nowhere is not a store"),
         (
             ("run", "{sample}", "--checkpoint", "c", "--stage", "no_such:f", *INTO_TOPIC),
             "stage 'no_such:f': No module named 'no_such'",
@@ -143,7 +143,7 @@ def test_damage_is_told_by_the_exit_code(
 ) -> None:
     assert run("pipeline", "verify", sample).code == 0
     path = Path(shutil.copytree(sample, tmp_path / "store"))
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         position = view.snapshot().get(ORDERS).position_of(2)
     assert position is not None
     flip(path / "commitlog" / f"{0:020d}", position + 100)

@@ -17,7 +17,7 @@ from tests.engine.segment.readonly.sample_store import (
 )
 from tests.pipeline.sample_tier import upload
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import NotAStoreError
 from penstock.pipeline import jobs
@@ -41,7 +41,7 @@ def test_a_flipped_bit_is_found_and_the_rest_is_read(
     spark: SparkSession, sample: Path, tmp_path: Path
 ) -> None:
     path = Path(shutil.copytree(sample, tmp_path / "store"))
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         position = view.snapshot().get(ORDERS).position_of(2)
     assert position is not None
     flip(path / "commitlog" / f"{0:020d}", position + 100)

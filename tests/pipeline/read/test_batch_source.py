@@ -21,7 +21,7 @@ from tests.engine.segment.readonly.sample_store import (
 )
 from tests.pipeline.conftest import Load, Metrics
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.record import ShardId, StoredRecord
 
 DELETED = 3
@@ -66,7 +66,7 @@ def rows_of(table: DataFrame) -> list[tuple[object, ...]]:
 
 
 def everything(path: Path) -> list[tuple[object, ...]]:
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         return [
             as_row(shard, record)
             for shard in view.shards()
@@ -245,7 +245,7 @@ def test_offsets_out_of_range_read_what_there_is_when_told_so(load: Load, sample
 
 
 def test_a_directory_that_is_no_store_is_named(load: Load, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="is no store"):
+    with pytest.raises(PySparkException, match="is not a store"):
         load(tmp_path / "nothing").count()
 
 
@@ -253,7 +253,7 @@ def test_a_damaged_file_is_named_or_skipped_with_a_count(
     load: Load, sample: Path, tmp_path: Path, metrics: Metrics
 ) -> None:
     path = Path(shutil.copytree(sample, tmp_path / "damaged"))
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         position = view.snapshot().get(ORDERS).position_of(2)
     assert position is not None
     log = path / "commitlog" / f"{0:020d}"

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.kafka_clients import Producer
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
@@ -35,7 +35,7 @@ def wait_for_files(path: Path, count: int) -> None:
     """The node tells those who read its files twice a second where its shards end."""
     deadline = time.monotonic() + WAIT_S
     while True:
-        with StoreView.open(str(path)) as view:
+        with ReadOnlyStore.open(str(path)) as view:
             if any(view.bounds(shard).commit >= count for shard in view.shards()):
                 return
         assert time.monotonic() < deadline

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.codec.golden_store import GoldenStore
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.pipeline.read import task_planning
 from penstock.pipeline.read.planning import TaskPartition, plan, without_old
@@ -25,7 +25,7 @@ COUNT = 400
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> StoreView:
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> ReadOnlyStore:
     """Nine shards whose records lie mixed in the log."""
     path = tmp_path_factory.mktemp("mixed") / "store"
     with SegmentStore.open(str(path)) as store:
@@ -35,10 +35,10 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> StoreView:
         for number in range(COUNT):
             for shard in SHARDS:
                 store.append(shard, Record(b"x" * (100 + number % 50)))
-    return StoreView.open(str(path))
+    return ReadOnlyStore.open(str(path))
 
 
-def ranges_of(view: StoreView, shards: Sequence[ShardId] | None = None) -> list[ShardRange]:
+def ranges_of(view: ReadOnlyStore, shards: Sequence[ShardId] | None = None) -> list[ShardRange]:
     return [
         ShardRange(shard, view.bounds(shard).earliest, view.bounds(shard).commit)
         for shard in (view.shards() if shards is None else shards)
@@ -63,7 +63,7 @@ def merged_range(tasks: Sequence[TaskPartition]) -> list[ShardRange]:
 @example(partition_bytes=200, partitions_min=1)
 @given(partition_bytes=st.integers(4_000, 1 << 20), partitions_min=st.integers(1, 40))
 def test_every_offset_is_in_exactly_one_task(
-    mixed: StoreView, partition_bytes: int, partitions_min: int
+    mixed: ReadOnlyStore, partition_bytes: int, partitions_min: int
 ) -> None:
     for shards in (None, SHARDS[:1], SHARDS[7:]):
         wanted = ranges_of(mixed, shards)
@@ -72,7 +72,7 @@ def test_every_offset_is_in_exactly_one_task(
         assert all(piece.start < piece.end for task in tasks for piece in task.ranges)
 
 
-def test_a_read_of_all_shards_is_cut_by_the_log(mixed: StoreView) -> None:
+def test_a_read_of_all_shards_is_cut_by_the_log(mixed: ReadOnlyStore) -> None:
     tasks = plan(mixed, ranges_of(mixed), 1 << 30, 5)
     assert len(tasks) == 5
     stretches = []
@@ -86,19 +86,19 @@ def test_a_read_of_all_shards_is_cut_by_the_log(mixed: StoreView) -> None:
         assert last < first  # no task reads where another does
 
 
-def test_a_read_of_one_shard_is_cut_by_its_offsets(mixed: StoreView) -> None:
+def test_a_read_of_one_shard_is_cut_by_its_offsets(mixed: ReadOnlyStore) -> None:
     tasks = plan(mixed, ranges_of(mixed, SHARDS[:1]), 1 << 30, 4)
     sizes = [piece.end - piece.start for task in tasks for piece in task.ranges]
     assert sizes == [COUNT // 4] * 4
 
 
-def test_small_shards_share_a_task(mixed: StoreView) -> None:
+def test_small_shards_share_a_task(mixed: ReadOnlyStore) -> None:
     tasks = plan(mixed, ranges_of(mixed, SHARDS[:3]), 1 << 30, 1)
     assert [len(task.ranges) for task in tasks] == [3]
 
 
 def test_a_plan_of_a_store_that_rocketmq_wrote_is_whole(golden: GoldenStore) -> None:
-    view = StoreView.open(str(golden.root))
+    view = ReadOnlyStore.open(str(golden.root))
     wanted = ranges_of(view)
     tasks = plan(view, wanted, 20_000, 1)
     assert len(tasks) > 10
@@ -112,13 +112,13 @@ def test_a_task_is_small_on_the_wire() -> None:
     assert pickle.loads(data).ranges == task.ranges
 
 
-def test_nothing_to_read_makes_no_task(mixed: StoreView, tmp_path: Path) -> None:
+def test_nothing_to_read_makes_no_task(mixed: ReadOnlyStore, tmp_path: Path) -> None:
     assert plan(mixed, [ShardRange(SHARDS[0], 5, 5)], 1, 1) == []
 
 
 def test_what_is_too_old_is_not_planned(spark_store: Path) -> None:
     # The time of each record is its offset.
-    view = StoreView.open(str(spark_store))
+    view = ReadOnlyStore.open(str(spark_store))
     wanted = ranges_of(view)
     assert without_old(view, wanted, 0) == wanted
     (found,) = without_old(view, wanted, 5_000)
@@ -140,7 +140,7 @@ def test_rows_decide_where_bytes_are_few(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_one_large_shard_is_cut_for_all_cores(
-    mixed: StoreView, monkeypatch: pytest.MonkeyPatch
+    mixed: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_CORES", "4")
     monkeypatch.setattr(task_planning, "ROWS_MIN", 10)

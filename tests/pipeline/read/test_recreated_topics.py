@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
 from penstock.node.connect_store import connect
@@ -97,12 +97,12 @@ class Node(Place):
         if not self._by_endpoint:
             self._wait(lambda view, shard: view.bounds(shard).commit == 0)
 
-    def _wait(self, is_seen: Callable[[StoreView, ShardId], bool]) -> None:
+    def _wait(self, is_seen: Callable[[ReadOnlyStore, ShardId], bool]) -> None:
         """Wait until the files show what the node did: it publishes twice a second."""
         shard = ShardId(self._store.topic("orders").describe().topic_id, 0)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            with StoreView.open(str(self._root / "segment")) as view:
+            with ReadOnlyStore.open(str(self._root / "segment")) as view:
                 if shard in view.shards() and is_seen(view, shard):
                     return
             time.sleep(0.1)
@@ -215,7 +215,7 @@ def test_a_shard_keeps_its_birth_through_restarts_crashes_and_rebuilds(tmp_path:
     path = tmp_path / "store"
 
     def births() -> int:
-        with StoreView.open(str(path)) as view:
+        with ReadOnlyStore.open(str(path)) as view:
             return view.state(ORDERS).born_at
 
     with SegmentStore.open(str(path)) as store:

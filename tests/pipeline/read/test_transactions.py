@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.kafka_clients import Producer
 
 from penstock.adapter.topics.shard_name import build_storage_name
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import BadRequestError
 from penstock.meta.standalone.client import StandaloneMetaClient
@@ -98,7 +98,7 @@ class Broker:
         """The node tells those who read its files twice a second where its shards end."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            with StoreView.open(f"{self.path}/segment") as view:
+            with ReadOnlyStore.open(f"{self.path}/segment") as view:
                 if any(view.bounds(shard).commit >= count for shard in view.shards()):
                     return
             assert time.monotonic() < deadline
@@ -182,7 +182,7 @@ def stored_values(view: NamedView, root: str) -> list[str]:
     """Return what a job would read."""
     (shard,) = (each for each in view.shards() if each.topic == TOPIC)
     end = view.bounds(shard).commit
-    with StoreView.open(root) as opened:
+    with ReadOnlyStore.open(root) as opened:
         found = opened.read(view.stored(shard), 0)
     return [(one.value or b"").decode() for one in found if one.offset < end]
 
@@ -231,11 +231,11 @@ def test_a_compaction_lets_no_aborted_and_no_open_record_win(tmp_path: Path) -> 
     with Server(str(tmp_path / "data"), merge_settings(EMBEDDED, PORTS)) as server:
         broker = Broker(server)
         broker.fill(cleanup="compact")
-    with StoreView.open(f"{broker.path}/segment") as view:
+    with ReadOnlyStore.open(f"{broker.path}/segment") as view:
         (shard,) = (each for each in view.shards() if view.kind(each) is QueueKind.BATCH)
     result = jobs.compact(str(broker.path))
     # What was aborted goes, and its marker; before the open one, the newest record stays.
-    with StoreView.open(f"{broker.path}/segment") as view:
+    with ReadOnlyStore.open(f"{broker.path}/segment") as view:
         values = [(each.value or b"").decode() for each in view.read(shard, 0, max_records=99)]
     assert [value for value in values if value in ABORTED] == []
     assert [value for value in values if value in COMMITTED] == COMMITTED[-1:]

@@ -18,7 +18,7 @@ from tests.tiered.conftest import s3_server
 from tests.tiered.providers.s3_server import S3Server
 
 from penstock.adapter.topics.partitioning import key_hash
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, LockedError, SetupError
 from penstock.pipeline.options.sink_options import sink_options
@@ -60,7 +60,7 @@ class Sink:
         return file
 
     def values(self) -> Counter[bytes | None]:
-        with StoreView.open(str(self.store)) as view:
+        with ReadOnlyStore.open(str(self.store)) as view:
             return Counter(
                 record.value
                 for shard in view.shards()

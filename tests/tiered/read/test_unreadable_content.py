@@ -16,7 +16,7 @@ from tests.tiered.cold_engines import ColdEngine, ColdHarness
 from tests.tiered.rig import SHARD, open_store
 
 from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, ShardConfig, ShardTiering
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import Offset, QueueKind, Record, ShardId, StoredRecord
@@ -287,7 +287,7 @@ def test_a_pulled_copy_lacks_it_and_a_warning_says_so(
         upload_shard(store, flat)
     assert pull_shard(config, EVENTS, str(tmp_path / "copy")) == len(VALUES)
     assert "content_passed_over" in caplog.text
-    with StoreView.open(str(tmp_path / "copy")) as view:
+    with ReadOnlyStore.open(str(tmp_path / "copy")) as view:
         assert [one.offset for one in view.read(EVENTS, 0)] == [0, 1, 2, 13, 14]
 
 

@@ -14,7 +14,7 @@ import sys
 
 from tests.tiered.rig import SHARD
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.errors import BusyError, StaleWriteError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
@@ -33,7 +33,7 @@ def main() -> None:
     options = dict(each.split("=", 1) for each in sys.argv[4:])
     config = TierConfig(url=url, options=options, chunk_size=2000, segment_size=8000)
     flat = CompositeFlatFile(config, SHARD)
-    with StoreView.open(path) as view:
+    with ReadOnlyStore.open(path) as view:
         tell("ready")
         sys.stdin.readline()
         for turn in range(1, TURNS + 1):

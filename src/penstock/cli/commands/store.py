@@ -24,7 +24,7 @@ from penstock.cli.commands import store_output
 from penstock.cli.commands.store_repair_output import print_repair
 from penstock.cli.exit_codes import DAMAGED
 from penstock.cli.output import progress_bar, step_progress
-from penstock.engine.segment import SegmentSettings, StoreView, inspect
+from penstock.engine.segment import ReadOnlyStore, SegmentSettings, inspect
 from penstock.errors import BadRequestError, UnreadableContentError
 from penstock.pipeline.store.node_directory import StoreDirectory, find_store, store_root
 
@@ -73,8 +73,8 @@ def store(
     )
 
 
-def _open(context: typer.Context, store_directory: StoreDirectory) -> StoreView:
-    return StoreView.open(store_directory.root, settings=_settings(context))
+def _open(context: typer.Context, store_directory: StoreDirectory) -> ReadOnlyStore:
+    return ReadOnlyStore.open(store_directory.root, settings=_settings(context))
 
 
 def _settings(context: typer.Context) -> SegmentSettings:

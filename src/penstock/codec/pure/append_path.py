@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from penstock.codec import interface
+from penstock.codec import append_interface as interface
 from penstock.codec.codes import (
     BUSY,
     NOT_ADMITTED,
@@ -18,11 +18,11 @@ from penstock.record import Record, ShardId
 
 _SYSTEM_CLOCK: Final = -1
 _BYTES_PER_CHARACTER: Final = 4
-_AT_ONCE_SIZE_MAX: Final = 64 << 10
+_TRY_SIZE_MAX: Final = 64 << 10
 
 
 class AppendPath:
-    """See `interface.AppendPath`."""
+    """See `append_interface.AppendPath`."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class AppendPath:
         )
         return offset if offset >= 0 else self._otherwise(shard, record, size_max, offset)
 
-    def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
+    def try_append(self, shard: ShardId, record: Record, size_max: int) -> int:
         append = self._appender.append
         return self._append(
             shard,
             (record,),
-            min(size_max, _AT_ONCE_SIZE_MAX),
+            min(size_max, _TRY_SIZE_MAX),
             lambda handle, now_ms, epoch: append(handle, record, now_ms, epoch),
-            at_once=True,
+            without_waiting=True,
         )
 
     def append_many(
@@ -83,7 +83,7 @@ class AppendPath:
         size_max: int | None,
         append: Callable[[int, int, int], int],
         *,
-        at_once: bool = False,
+        without_waiting: bool = False,
     ) -> int:
         handle = self._handles.get(shard)
         if handle is None:
@@ -91,14 +91,14 @@ class AppendPath:
         if size_max is not None and any(check_record(record) > size_max for record in records):
             return TOO_LARGE
         now_ms = _SYSTEM_CLOCK if self._now is None else self._now()
-        if not self._lock.acquire(0.0 if at_once else self._patience_s):
+        if not self._lock.acquire(0.0 if without_waiting else self._patience_s):
             return BUSY
         try:
             admission = self._appender.admission(handle)
             if (
                 not admission.is_open
                 or not self._appender.accepting
-                or (at_once and admission.is_sync)
+                or (without_waiting and admission.is_sync)
             ):
                 return NOT_ADMITTED
             offset = append(handle, now_ms, admission.epoch)

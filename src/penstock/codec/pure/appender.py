@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from penstock.codec.append_interface import Replayed
 from penstock.codec.codes import NO_INDEX_ROOM, NO_LOG_ROOM
 from penstock.codec.format import (
     BATCH_COUNT_MAX,
@@ -28,7 +29,6 @@ from penstock.codec.format import (
     tag_code,
 )
 from penstock.codec.index_writer import IndexFile, IndexFiles
-from penstock.codec.interface import Replayed
 from penstock.codec.pure.arrow_rows import records_from_columns
 from penstock.codec.pure.copying import Copy, moved, read_copies
 from penstock.codec.pure.encoding import (
@@ -53,14 +53,14 @@ from penstock.record import Record
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.codec.interface import Column
+    from penstock.codec.append_interface import Column
 
 _INT32_MAX: Final = 0x7FFF_FFFF
 _GROUP_SIZE: Final = len(group_property(0))
 
 
 class Appender:
-    """See `interface.Appender` for what each method promises."""
+    """See `append_interface.Appender` for what each method promises."""
 
     def __init__(self, store_host: bytes, born_host: bytes, max_record_size: int) -> None:
         self._lock = threading.RLock()
@@ -312,7 +312,7 @@ class Appender:
             first_offset = queue.next_offset
             for copy, entries in zip(copies, hashes, strict=True):
                 self._append_copy(log, queue, copy, view, entries)
-            self._note_appended(queue, first_offset, log.end)
+            self._finish_append(queue, first_offset, log.end)
             return first_offset
 
     def replay(
@@ -398,10 +398,10 @@ class Appender:
                 self._index.put_all(hashes, position, store_ms)
         queue.epoch = epoch
         self._last_store_timestamp_ms = store_ms
-        self._note_appended(queue, first_offset, log.end)
+        self._finish_append(queue, first_offset, log.end)
         return first_offset
 
-    def _note_appended(self, queue: Queue, first_offset: int, end: int) -> None:
+    def _finish_append(self, queue: Queue, first_offset: int, end: int) -> None:
         self._end = end
         if queue.admission.is_sync:
             queue.hide(first_offset, end, self.durable)

@@ -18,7 +18,7 @@ from penstock.record import Record
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.codec.interface import Column
+    from penstock.codec.append_interface import Column
 
 
 def records_from_columns(
@@ -28,7 +28,7 @@ def records_from_columns(
     tags: Column | None,
     timestamps: Buffer | None,
 ) -> list[Record]:
-    """Return `count` records; a null value is a tombstone, a null key or tag is none."""
+    """Return `count` records; null stands for a tombstone, no key or no tag."""
     if count < 1:
         raise BadRequestError(f"an append of {count} rows makes no sense")
     rows = zip(
@@ -66,7 +66,7 @@ def _cells(name: str, column: Column, count: int) -> Iterator[bytes | None]:
     for row in range(first, last):
         start, end = offsets[row], offsets[row + 1]
         if not 0 <= start <= end <= len(data):
-            raise BadRequestError(f"{name}: row {row - first} lies at {start} to {end} of its data")
+            raise BadRequestError(f"{name}: row {row - first} is at {start} to {end} of its data")
         if validity is not None and not validity[row >> 3] >> (row & 7) & 1:
             yield None
         else:

@@ -44,53 +44,54 @@ def read_copies(data: memoryview, queue: Queue, *, strict: bool) -> list[Copy]:
     """Return the records in `data`; `BadRequestError` unless they are undamaged, whole groups, and
     continue `queue`. With `strict`, each has a whole-record checksum."""
     copies: list[Copy] = []
-    group_end = at = 0
+    group_end = index = 0
     offset = queue.next_offset
-    while at < len(data):
-        facts = _read_one(data, at, queue, strict=strict)
+    while index < len(data):
+        facts = _read_one(data, index, queue, strict=strict)
         size = facts.group_size()
         if isinstance(size, str):
-            raise BadRequestError(f"record at byte {at}: {size}")
+            raise BadRequestError(f"record at byte {index}: {size}")
         if size is not None:
-            if at < group_end:
-                raise BadRequestError(f"record at byte {at} begins a group inside another")
-            group_end = at + size
-        copy = Copy(facts, _count_at(facts, queue, offset, at))
+            if index < group_end:
+                raise BadRequestError(f"record at byte {index} begins a group inside another")
+            group_end = index + size
+        copy = Copy(facts, _count_at(facts, queue, offset, index))
         copies.append(copy)
         offset += copy.offsets
-        at += facts.record.size
-        if at - facts.record.size < group_end < at:
-            raise BadRequestError(f"a group ends inside the record before byte {at}")
-    if not copies or group_end > at:
+        index += facts.record.size
+        if index - facts.record.size < group_end < index:
+            raise BadRequestError(f"a group ends inside the record before byte {index}")
+    if not copies or group_end > index:
         raise BadRequestError("data holds no record" if not copies else "a group is cut short")
     return copies
 
 
-def _read_one(data: memoryview, at: int, queue: Queue, *, strict: bool) -> Facts:
-    found = find_parts(data, at, len(data))
-    fault = found if isinstance(found, str) else find_damaged_part(data, found, strict=strict)
-    if fault is not None or isinstance(found, str):
-        raise BadRequestError(f"record at byte {at}: {fault}")
-    facts = facts_of(data, found)
-    if facts.topic != queue.topic or found.queue_id != queue.queue_id:
+def _read_one(data: memoryview, index: int, queue: Queue, *, strict: bool) -> Facts:
+    parts = find_parts(data, index, len(data))
+    fault = parts if isinstance(parts, str) else find_damaged_part(data, parts, strict=strict)
+    if fault is not None or isinstance(parts, str):
+        raise BadRequestError(f"record at byte {index}: {fault}")
+    facts = facts_of(data, parts)
+    if facts.topic != queue.topic or parts.queue_id != queue.queue_id:
         raise BadRequestError(
-            f"record at byte {at} belongs to '{facts.topic}_{found.queue_id}', not {queue.shard!r}"
+            f"record at byte {index} belongs to '{facts.topic}_{parts.queue_id}', "
+            f"not {queue.shard!r}"
         )
     if not facts.enters_a_queue:
-        raise BadRequestError(f"record at byte {at} is no committed record")
+        raise BadRequestError(f"record at byte {index} is not a committed record")
     return facts
 
 
-def _count_at(facts: Facts, queue: Queue, offset: int, at: int) -> int:
+def _count_at(facts: Facts, queue: Queue, offset: int, index: int) -> int:
     """Return how many offsets the record takes, which must begin at `offset`."""
     begin, count = facts.record.queue_offset, 1
     if queue.kind == KIND_BATCH:
         inner = facts.inner
         if inner is None or inner[0] != begin:
-            raise BadRequestError(f"record at byte {at} does not belong in a batch queue")
+            raise BadRequestError(f"record at byte {index} does not belong in a batch queue")
         count = inner[1]
     if begin != offset:
-        raise BadRequestError(f"record at byte {at} has offset {begin}, expected {offset}")
+        raise BadRequestError(f"record at byte {index} has offset {begin}, expected {offset}")
     return count
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.codec import interface
+from penstock.codec import append_interface as interface
 
 
 class GroupCommit:
-    """See `interface.GroupCommit`."""
+    """See `append_interface.GroupCommit`."""
 
     def __init__(self, durable: int) -> None:
         self._durable = durable

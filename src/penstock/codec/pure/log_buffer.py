@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LogBuffer:
-    """Bytes below `end` are records. Room for a blank record is always left behind them."""
+    """Bytes below `end` are records. Room for a blank record always follows them."""
 
     def __init__(self, log: Buffer, base: int, start: int) -> None:
         self._view = view_of(log)

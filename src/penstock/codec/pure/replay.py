@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from penstock.codec.append_interface import Replayed
 from penstock.codec.codes import (
     REPLAY_DAMAGE,
     REPLAY_DONE,
@@ -24,7 +25,6 @@ from penstock.codec.format import (
     Damage,
 )
 from penstock.codec.index_writer import IndexFiles
-from penstock.codec.interface import Replayed
 from penstock.codec.pure.queue_table import Queue, QueueTable
 from penstock.codec.pure.read.codec import end_of_log
 from penstock.codec.pure.read.dispatching import Facts, facts_of
@@ -66,7 +66,7 @@ class Replay:
             if isinstance(stop, int):
                 return stop, records, REPLAY_DONE, None, self._specials
             facts = stop or self._read(position, limit, groups=groups)
-            outcome = facts if isinstance(facts, Damage) else self._take(facts, position)
+            outcome = facts if isinstance(facts, Damage) else self._dispatch(facts, position)
             if isinstance(outcome, Damage):
                 return position, records, REPLAY_DAMAGE, outcome, self._specials
             if outcome != REPLAY_DONE:
@@ -114,7 +114,7 @@ class Replay:
 
     # ---------------------------------------------------------------------------- dispatch
 
-    def _take(self, facts: Facts, position: int) -> int | Damage:
+    def _dispatch(self, facts: Facts, position: int) -> int | Damage:
         """Dispatch one record; return REPLAY_DONE, or why it cannot be dispatched now."""
         hashes: list[int] = []
         if self._index is not None and position >= self._index.end_position:
@@ -122,7 +122,7 @@ class Replay:
             if len(hashes) > self._index.room:
                 return REPLAY_NO_INDEX_ROOM
         if facts.enters_a_queue:
-            outcome = self._take_in_queue(facts, position)
+            outcome = self._dispatch_to_queue(facts, position)
             if outcome != REPLAY_DONE:
                 return outcome
         store_ms = facts.record.store_timestamp_ms
@@ -131,7 +131,7 @@ class Replay:
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, store_ms)
         return REPLAY_DONE
 
-    def _take_in_queue(self, facts: Facts, position: int) -> int | Damage:
+    def _dispatch_to_queue(self, facts: Facts, position: int) -> int | Damage:
         record = facts.record
         queue = self._queues.find(facts.topic, record.queue_id)
         is_new = queue is None
@@ -147,7 +147,7 @@ class Replay:
             queue = self._queues.add(facts.topic, record.queue_id, kind, offset, first_unit)
         outcome = REPLAY_DONE if is_new else self._make_way(queue, offset, position)
         if outcome == REPLAY_DONE:
-            self._note_special(facts, queue, position)
+            self._add_special(facts, queue, position)
             stamps = (record.store_timestamp_ms, record.born_timestamp_ms)
             queue.add_unit(position, record.size, facts.tag_code, stamps, count)
         return outcome
@@ -172,7 +172,7 @@ class Replay:
             queue.cut(offset, offset - queue.next_offset + queue.next_unit)
         return REPLAY_DONE
 
-    def _note_special(self, facts: Facts, queue: Queue, position: int) -> None:
+    def _add_special(self, facts: Facts, queue: Queue, position: int) -> None:
         is_special = (
             facts.has_producer
             or facts.epoch != queue.epoch

@@ -7,7 +7,7 @@ from types import TracebackType
 
 
 class WriteLock:
-    """See `interface.WriteLock`."""
+    """See `append_interface.WriteLock`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

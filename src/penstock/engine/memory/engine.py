@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.codec.validation import check_limit
-from penstock.engine.contract import Capabilities, QuickEngine, ShardConfig, Written
+from penstock.engine.contract import Capabilities, ShardConfig, TryWriteEngine, Written
 from penstock.engine.memory.shard import Bounds, MemoryShard
 from penstock.engine.per_shard_engine import ShardedEngine
 from penstock.platform.clock import Clock
@@ -23,7 +23,7 @@ RECORDS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 256 << 20
 
 
-class MemoryStorageEngine(ShardedEngine[MemoryShard], QuickEngine):
+class MemoryStorageEngine(ShardedEngine[MemoryShard], TryWriteEngine):
     """`records_max` and `bytes_max` bound each shard whose own configuration says nothing."""
 
     def __init__(
@@ -44,7 +44,7 @@ class MemoryStorageEngine(ShardedEngine[MemoryShard], QuickEngine):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    def write_at_once(self, shard: ShardId, record: Record) -> Written | None:
+    def try_write(self, shard: ShardId, record: Record) -> Written | None:
         return self.write(shard, record)
 
     def _create(self, shard: ShardId, config: ShardConfig) -> MemoryShard:

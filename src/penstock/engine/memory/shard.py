@@ -236,7 +236,7 @@ class MemoryShard:
     def history(
         self, key: bytes, begin_ms: int | None, end_ms: int | None, limit: int
     ) -> list[StoredRecord]:
-        found: list[StoredRecord] = []
+        records: list[StoredRecord] = []
         with self._lock:
             now_ms = self._clock.expiry_ms()
             for offset in reversed(self._by_key.get(key, [])):
@@ -246,10 +246,10 @@ class MemoryShard:
                     and (begin_ms is None or begin_ms <= record.timestamp_ms)
                     and (end_ms is None or record.timestamp_ms <= end_ms)
                 ):
-                    found.append(record)
-                    if len(found) == limit:
+                    records.append(record)
+                    if len(records) == limit:
                         break
-        return found
+        return records
 
     def first_since(self, timestamp_ms: int, start: int = 0) -> Offset | None:
         with self._lock:
@@ -268,17 +268,17 @@ class MemoryShard:
     def _page(
         self, records: Iterable[StoredRecord], max_records: int, max_size: int
     ) -> list[StoredRecord]:
-        found: list[StoredRecord] = []
+        page: list[StoredRecord] = []
         now_ms, size = self._clock.expiry_ms(), 0
         for record in records:
             if is_live(record, now_ms):
                 size += payload_size(record)
-                if found and size > max_size:
+                if page and size > max_size:
                     break
-                found.append(record)
-                if len(found) == max_records:
+                page.append(record)
+                if len(page) == max_records:
                     break
-        return found
+        return page
 
     # Deleting
 
@@ -318,9 +318,9 @@ class MemoryShard:
             for record in self._from(self._earliest):
                 if is_live(record, now_ms) and not compaction.take(record):
                     break
-            found = compaction.finish()
-            self._remove([self._at(offset) for offset in found.offsets])
-            return Compacted(len(found.offsets), size_before - self._size, found.again_ms)
+            result = compaction.finish()
+            self._remove([self._at(offset) for offset in result.offsets])
+            return Compacted(len(result.offsets), size_before - self._size, result.again_ms)
 
     def remove_expired(self) -> Compacted:
         with self._lock:

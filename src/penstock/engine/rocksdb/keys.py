@@ -12,7 +12,7 @@
     D · generation u64 · W · producer u64 · offset u64 a write in its open transaction
     name = size u32 · bytes, or FFFFFFFF · their BLAKE2 hash when there are many
 
-Every shard that was ever created has a generation of its own: what a deleted shard left behind is
+Every shard that was ever created has a generation of its own: what a deleted shard left is
 out of reach of one created later with its name, and all of it is one range to delete. Nothing is
 concatenated without its size, so no bytes in a name can make it look like another. Integers are
 big-endian and unsigned: their order as bytes is their order.
@@ -121,11 +121,11 @@ class ShardKeys:
 
     @property
     def every_key(self) -> tuple[bytes, bytes]:
-        return self._key, _behind(self._key)
+        return self._key, _after_prefix(self._key)
 
     @property
     def every_producer(self) -> tuple[bytes, bytes]:
-        return self._producer, _behind(self._producer)
+        return self._producer, _after_prefix(self._producer)
 
 
 def _name(name: bytes) -> bytes:
@@ -134,7 +134,7 @@ def _name(name: bytes) -> bytes:
     return _HASHED + blake2b(name, digest_size=32).digest()
 
 
-def _behind(prefix: bytes) -> bytes:
+def _after_prefix(prefix: bytes) -> bytes:
     """Return the first key that is greater than all with this prefix."""
     assert prefix[-1] < 0xFF
     return prefix[:-1] + bytes((prefix[-1] + 1,))

@@ -78,7 +78,7 @@ def history(
     limit: int,
 ) -> list[StoredRecord]:
     """Return the live records of `key`, the last written first."""
-    found: list[StoredRecord] = []
+    records: list[StoredRecord] = []
     for offset, expires_ms, timestamp_ms in rows.of_key_back(key, bounds.start, bounds.end):
         if (
             expires_ms > bounds.now_ms
@@ -87,10 +87,10 @@ def history(
         ):
             record = rows.record(offset)
             if record is not None:
-                found.append(record[0])
-                if len(found) == limit:
+                records.append(record[0])
+                if len(records) == limit:
                     break
-    return found
+    return records
 
 
 def first_since(rows: ShardRows, timestamp_ms: int, end: End, bounds: Bounds) -> Offset | None:
@@ -142,7 +142,7 @@ class OldTombstones(NamedTuple):
 
 def old_tombstones(rows: ShardRows, bounds: Bounds, rules: CompactionRules) -> OldTombstones:
     """Return the tombstones that may go: kept for long enough, and alone with their key."""
-    found: list[int] = []
+    offsets: list[int] = []
     waiting_ms: int | None = None
     for offset, row in rows.records(bounds.start, bounds.end):
         if not is_tombstone(row) or moments(row)[0] <= bounds.now_ms:
@@ -151,14 +151,14 @@ def old_tombstones(rows: ShardRows, bounds: Bounds, rules: CompactionRules) -> O
         if key is None or _holds(rows, key, bounds._replace(start=offset + 1)):
             continue  # one that was written again later goes with what is superseded
         if (
-            len(found) < TOMBSTONES_PER_PASS
+            len(offsets) < TOMBSTONES_PER_PASS
             and rules.may_go(stored_ms)
             and not _holds(rows, key, bounds._replace(end=offset))
         ):
-            found.append(offset)
+            offsets.append(offset)
         else:
             waiting_ms = max(waiting_ms or 0, stored_ms)
-    return OldTombstones(found, waiting_ms)
+    return OldTombstones(offsets, waiting_ms)
 
 
 def _holds(rows: ShardRows, key: bytes, bounds: Bounds) -> bool:

@@ -199,17 +199,17 @@ def decode_record(offset: int, row: bytes) -> StoredRecord:
         RECORD_HEAD.unpack_from(row)
     )
     assert version == VERSION, f"record row of version {version}"
-    at = RECORD_HEAD.size + key_size
+    index = RECORD_HEAD.size + key_size
     tags: tuple[str, ...] = ()
     headers: tuple[Header, ...] = ()
-    key = row[RECORD_HEAD.size : at] if flags & HAS_KEY else None
+    key = row[RECORD_HEAD.size : index] if flags & HAS_KEY else None
     if tag_count:
-        tags, at = _decode_tags(row, at, tag_count)
+        tags, index = _decode_tags(row, index, tag_count)
     if header_count:
-        headers, at = _decode_headers(row, at, header_count)
+        headers, index = _decode_headers(row, index, header_count)
     return StoredRecord(
         Offset(offset),
-        None if flags & VALUE_IS_NULL else row[at:],
+        None if flags & VALUE_IS_NULL else row[index:],
         key,
         tags,
         headers,
@@ -220,26 +220,26 @@ def decode_record(offset: int, row: bytes) -> StoredRecord:
     )
 
 
-def _decode_tags(row: bytes, at: int, count: int) -> tuple[tuple[str, ...], int]:
+def _decode_tags(row: bytes, index: int, count: int) -> tuple[tuple[str, ...], int]:
     tags: list[str] = []
     for _ in range(count):
-        start = at + 4
-        at = start + _U32.unpack_from(row, at)[0]
-        tags.append(row[start:at].decode("utf-8", "surrogateescape"))
-    return tuple(tags), at
+        start = index + 4
+        index = start + _U32.unpack_from(row, index)[0]
+        tags.append(row[start:index].decode("utf-8", "surrogateescape"))
+    return tuple(tags), index
 
 
-def _decode_headers(row: bytes, at: int, count: int) -> tuple[tuple[Header, ...], int]:
+def _decode_headers(row: bytes, index: int, count: int) -> tuple[tuple[Header, ...], int]:
     headers: list[Header] = []
     for _ in range(count):
-        start = at + 4
-        at = start + _U32.unpack_from(row, at)[0]
-        name = row[start:at].decode("utf-8", "surrogateescape")
-        size = _I32.unpack_from(row, at)[0]
-        at += 4
-        headers.append((name, None if size < 0 else row[at : at + size]))
-        at += max(size, 0)
-    return tuple(headers), at
+        start = index + 4
+        index = start + _U32.unpack_from(row, index)[0]
+        name = row[start:index].decode("utf-8", "surrogateescape")
+        size = _I32.unpack_from(row, index)[0]
+        index += 4
+        headers.append((name, None if size < 0 else row[index : index + size]))
+        index += max(size, 0)
+    return tuple(headers), index
 
 
 def encode_end(end: End) -> bytes:

@@ -51,7 +51,7 @@ from penstock.record import (
 
 OFFSETS_END: Final = (1 << 64) - 1
 SWEEP_RECORDS: Final = 256
-"""Records removed at once by a sweep: about a millisecond in which writers wait."""
+"""Records that a sweep removes in one write: about a millisecond in which writers wait."""
 
 
 class RocksDBShard:
@@ -241,7 +241,7 @@ class RocksDBShard:
             self.show(offset)
 
     def show(self, offset: int) -> None:
-        """Let readers see what lies below `offset`, which is on the device."""
+        """Let readers see what is below `offset`, which is on the device."""
         with self._lock:
             self._commit = max(self._commit, offset)
 
@@ -329,7 +329,7 @@ class RocksDBShard:
             if earliest > self._end.earliest:
                 self._apply(Changes(), self._end._replace(earliest=earliest))
         self._sync_if(self._is_synchronous)
-        # The offset has moved; what a sweep leaves behind only takes room until the next one.
+        # The offset has moved; what a sweep leaves only takes room until the next one.
         with contextlib.suppress(RetryableError):
             while self._sweep():
                 pass

@@ -2,7 +2,7 @@
 
 A record has one row of its own, one for its key, one for each different tag and one for its expiry:
 `add` and `remove` are the only places that know this. Rows outside [earliest, latest) may exist
-(what a sweep has not reached, what a write that did not end left behind); readers pass bounds and
+(what a sweep has not reached, what a write that did not end left); readers pass bounds and
 never see them.
 
 Finding a record by time: every finished block of 1,024 offsets has a row with its newest timestamp,
@@ -160,9 +160,9 @@ class ShardRows:
             if newest < timestamp_ms:
                 continue
             first = max(group << (GROUP_BITS - BLOCK_BITS), start >> BLOCK_BITS)
-            behind = min((group + 1) << (GROUP_BITS - BLOCK_BITS), last_block)
+            stop = min((group + 1) << (GROUP_BITS - BLOCK_BITS), last_block)
             block = self.keys.block
-            for key, row in self.family.scan(block(_BLOCKS, first), block(_BLOCKS, behind)):
+            for key, row in self.family.scan(block(_BLOCKS, first), block(_BLOCKS, stop)):
                 if BLOCK_ROW.unpack(row)[0] >= timestamp_ms:
                     number = offset_of(key)
                     yield number << BLOCK_BITS, (number + 1) << BLOCK_BITS

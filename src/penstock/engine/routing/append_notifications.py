@@ -61,9 +61,8 @@ def wait_for_append(
     seconds: float,
     pause: float,
 ) -> bool:
-    """Wait until `has_records` is true, which is asked at once, after every write to `shards` that
-    went through this node, and every `pause` seconds; return whether it became true within
-    `seconds`."""
+    """Wait until `has_records` returns true; return whether it did within `seconds`. It is called
+    immediately, after every write to `shards` through this node, and every `pause` seconds."""
     woken = threading.Event()
     deadline = clock.monotonic() + seconds
     with AppendSubscription(cache, shards, woken.set):

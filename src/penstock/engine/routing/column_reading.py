@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 def read_columns(
-    entry: ShardEntry, engine: object, limits: StableOffsets, wanted: ColumnQuery
+    entry: ShardEntry, engine: object, limits: StableOffsets, query: ColumnQuery
 ) -> list[pa.RecordBatch] | None:
-    """Return about as much as is wanted; None where only rows can be had: of other engines, of a
-    shard that lies on several nodes or has transactions."""
+    """Return about as many bytes as requested; None where only rows can be read: with other
+    engines, and in a shard that is stored on several nodes or has transactions."""
     if entry.offline or not isinstance(engine, ColumnEngine):
         return None
     aborts = entry.aborts
-    found = engine.read_columns(entry.id, wanted)
-    # After the read: a transaction holds the shard up before it writes. Which rows one
-    # hides is told by the other reads.
-    if found is None or limits.touches(entry.name) or entry.aborts != aborts:
+    batches = engine.read_columns(entry.id, query)
+    # After the read: a transaction holds the shard up before it writes. The other reads
+    # find out which rows it hides.
+    if batches is None or limits.touches(entry.name) or entry.aborts != aborts:
         return None
     entry.reads += 1
-    entry.records_read += sum(batch.num_rows for batch in found)
-    return found
+    entry.records_read += sum(batch.num_rows for batch in batches)
+    return batches

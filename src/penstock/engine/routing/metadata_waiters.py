@@ -10,7 +10,7 @@ from penstock.platform.clock import Clock
 
 
 class CacheWaiters:
-    """Whoever changes the cache calls `wake` afterwards."""
+    """A caller that changes the cache calls `wake` afterwards."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock: Final = clock

@@ -23,7 +23,7 @@ def after_offline(entry: ShardEntry, offset: int) -> Offset | None:
 
 
 def without_offline(entry: ShardEntry, found: list[StoredRecord], start: int) -> list[StoredRecord]:
-    """Leave out what lies in a hidden segment; a page ends before one that comes back."""
+    """Leave out what is in a hidden segment; a page ends before one that comes back."""
     for begin, end, answer in entry.offline:
         last = INT64_MAX if end is None else end
         if answer is Answer.LATER and start < begin:

@@ -85,7 +85,7 @@ def reconcile(
                 where,
                 position=0,
                 reason=f"{len(held - here.keys())} shards hold data that the metadata does not "
-                f"name, and it is at revision {cache.revision}, behind {altered_since} of the last "
+                f"name, and it is at revision {cache.revision}, before {altered_since} of the last "
                 "start; is it another cluster's, or was an old copy put back?",
             )
         _reconcile_engine(handler, storage_type, held, here, done)

@@ -148,7 +148,7 @@ class ShardRouting:
     # Who serves a shard
 
     def check_led(self, entry: ShardEntry) -> None:
-        """Raise `NotLeaderError` when another node leads: for protocols whose clients are told who
+        """Raise `NotLeaderError` when another node leads: for protocols whose clients learn who
         does and go there."""
         if entry.reader is not None:
             return
@@ -199,7 +199,7 @@ class ShardRouting:
         """Return this node's engine, with the shard created in it if that is still to be done."""
         engine = self.engines.get(entry.topic.storage_type)
         if not entry.is_open:
-            # It exists for everybody else: an engine that could not create it when it was
+            # It exists in the metadata: an engine that could not create it when it was
             # asked to (a full disk) does so with the first request that it can serve.
             with self._creating, self._changing_lock(entry.id):
                 if entry.meta is None:

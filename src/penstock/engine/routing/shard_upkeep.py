@@ -53,7 +53,7 @@ class UpkeepLimits(Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class KeptFromOutside(Protocol):
-    """An engine that removes what is too old, or expired, only when it is told to."""
+    """An engine that removes what is too old, or expired, only on request."""
 
     def apply_retention(self, shard: ShardId) -> Offset: ...
 
@@ -121,7 +121,7 @@ class ShardUpkeep:
         with self._working:
             report = UpkeepReport()
             self._do(self._rounds, report)
-            self._take_wanted()  # all of them were written to, so they are looked at here
+            self._pop_requested()  # all of them were written to, so they are looked at here
             for entry in self._written_since():
                 self._try(entry, report, self._roll_if_due)
             is_thorough = thorough or self._clock.monotonic() >= self._next_compaction
@@ -150,10 +150,10 @@ class ShardUpkeep:
                 self.run_once()
             else:
                 with self._working:
-                    for entry in self._take_wanted():
+                    for entry in self._pop_requested():
                         self._try(entry, UpkeepReport(), self._roll_if_due)
 
-    def _take_wanted(self) -> list[ShardEntry]:
+    def _pop_requested(self) -> list[ShardEntry]:
         wanted = [self._wanted.popleft() for _ in range(len(self._wanted))]
         for entry in wanted:
             entry.check_requested = False

@@ -85,7 +85,7 @@ def _time(limit_ms: int | None) -> int | None:
 
 
 def _number(limit: int | None) -> int | None:
-    """Return a limit of bytes or records as engines have it: without a default, None is none."""
+    """Return a limit of bytes or records in the form of engines: None means no limit."""
     return None if limit == UNLIMITED else limit
 
 
@@ -199,9 +199,9 @@ class StorageCacheManager:
         """Take over what changed."""
         with self.lock:
             if update.is_reset:
-                self._forget_all_but(update.events)
-            for one in update.events:
-                self._apply(one)
+                self._drop_all_but(update.events)
+            for item in update.events:
+                self._apply(item)
             self.revision = update.revision
         self._waiters.wake()
 
@@ -229,8 +229,8 @@ class StorageCacheManager:
         entry = self.shards.get(name)
         return entry is not None and bool(entry.segments)
 
-    def _apply(self, one: event.Event) -> None:
-        match one:
+    def _apply(self, change: event.Event) -> None:
+        match change:
             case event.TopicPut(topic):
                 self._put_topic(topic)
             case event.TopicDeleted(topic):
@@ -306,7 +306,7 @@ class StorageCacheManager:
     def _put_segment(self, segment: Segment) -> None:
         entry = self._entry(segment.topic_id, segment.partition)
         if entry is not None:
-            others = [one for one in entry.segments if one.number != segment.number]
+            others = [item for item in entry.segments if item.number != segment.number]
             status = intern(segment.status)
             own = replace(segment, topic_id=entry.id.topic, status=status)
             _set_segments(entry, [*others, own])
@@ -314,15 +314,15 @@ class StorageCacheManager:
     def _drop_segment(self, topic_id: str, partition: int, number: int) -> None:
         entry = self._entry(topic_id, partition)
         if entry is not None:
-            _set_segments(entry, [one for one in entry.segments if one.number != number])
+            _set_segments(entry, [item for item in entry.segments if item.number != number])
 
     def _entry(self, topic_id: str, partition: int) -> ShardEntry | None:
         return self.shards.get(ShardId(topic_id, partition).name)
 
-    def _forget_all_but(self, events: tuple[event.Event, ...]) -> None:
+    def _drop_all_but(self, events: tuple[event.Event, ...]) -> None:
         """A reset names everything that exists: drop the rest, keep the counters of what stays."""
-        topics = {one.topic.topic_id for one in events if isinstance(one, event.TopicPut)}
-        shards = {one.shard.name for one in events if isinstance(one, event.ShardPut)}
+        topics = {item.topic.topic_id for item in events if isinstance(item, event.TopicPut)}
+        shards = {item.shard.name for item in events if isinstance(item, event.ShardPut)}
         for topic_id in [known for known in self.topics if known not in topics]:
             self._drop_topic(topic_id)
         for entry in list(self.shards.values()):
@@ -346,8 +346,8 @@ def share_topics(update: Update) -> Update:
     """Return an update whose topics hold what is equal in them once, and which several caches can
     hold without a copy of their own."""
     events = tuple(
-        event.TopicPut(_share_topic(one.topic)) if isinstance(one, event.TopicPut) else one
-        for one in update.events
+        event.TopicPut(_share_topic(item.topic)) if isinstance(item, event.TopicPut) else item
+        for item in update.events
     )
     return replace(update, events=events)
 
@@ -362,10 +362,10 @@ def _share_topic(topic: Topic) -> Topic:
 
 
 def _set_segments(entry: ShardEntry, segments: list[Segment]) -> None:
-    entry.segments = tuple(sorted(segments, key=lambda one: one.number))
+    entry.segments = tuple(sorted(segments, key=lambda item: item.number))
     entry.offline = tuple(
-        (one.start_offset, one.end_offset, allowed(one.status).read)
-        for one in entry.segments
-        if allowed(one.status).read is not Answer.YES
+        (item.start_offset, item.end_offset, allowed(item.status).read)
+        for item in entry.segments
+        if allowed(item.status).read is not Answer.YES
     )
     entry.forget_derived()

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from penstock.engine.segment.read.key_reader import Query, inner_count, split_raw_range
     from penstock.engine.segment.read.transaction_records import transaction_records_in
     from penstock.engine.segment.read.unreadable import UnitsRead, find_unreadable, unreadable
-    from penstock.engine.segment.readonly.shard_view import (
-        ShardView,
+    from penstock.engine.segment.readonly.readonly_shard import (
+        ReadOnlyShard,
         first_record,
         first_unit_at,
     )
-    from penstock.engine.segment.readonly.store_view import StoreView
-    from penstock.engine.segment.recovery.recovery import RecoveryReport
+    from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
+    from penstock.engine.segment.recovery.report import RecoveryReport
     from penstock.engine.segment.recovery.store_sizes import holds_store
     from penstock.engine.segment.retention import RetentionPolicy
     from penstock.engine.segment.settings import FileSizes, SegmentSettings
@@ -37,18 +37,18 @@ _MODULES: Final = {
     "Bounds": "bounds",
     "FileSizes": "settings",
     "Query": "read.key_reader",
-    "RecoveryReport": "recovery.recovery",
+    "RecoveryReport": "recovery.report",
     "RetentionPolicy": "retention",
     "SegmentEngine": "engine",
     "SegmentSettings": "settings",
     "SegmentStore": "store",
     "ShardState": "queue.shard_state",
-    "ShardView": "readonly.shard_view",
-    "StoreView": "readonly.store_view",
+    "ReadOnlyShard": "readonly.readonly_shard",
+    "ReadOnlyStore": "readonly.readonly_store",
     "UnitsRead": "read.unreadable",
     "find_unreadable": "read.unreadable",
-    "first_record": "readonly.shard_view",
-    "first_unit_at": "readonly.shard_view",
+    "first_record": "readonly.readonly_shard",
+    "first_unit_at": "readonly.readonly_shard",
     "holds_store": "recovery.store_sizes",
     "inner_count": "read.key_reader",
     "opening_errors": "log.disk_errors",
@@ -63,14 +63,14 @@ __all__ = [
     "Bounds",
     "FileSizes",
     "Query",
+    "ReadOnlyShard",
+    "ReadOnlyStore",
     "RecoveryReport",
     "RetentionPolicy",
     "SegmentEngine",
     "SegmentSettings",
     "SegmentStore",
     "ShardState",
-    "ShardView",
-    "StoreView",
     "UnitsRead",
     "find_unreadable",
     "first_record",

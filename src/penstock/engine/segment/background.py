@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.engine.segment.control.shard_gc import ShardPurge
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.recovery.rebuild import rebuild_index
 from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.rocketmq.topics_file import TopicsFile
@@ -104,7 +104,7 @@ class Upkeep:
 
     def publish_soon(self) -> None:
         """Show other processes what changed: the background does so within `publish_interval_ms`,
-        for all that changed meanwhile; without it, at once."""
+        for all that changed meanwhile; without it, immediately."""
         if not self._threads:
             self._publish()
 

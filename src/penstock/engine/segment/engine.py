@@ -39,11 +39,11 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
-    QuickEngine,
     ShardConfig,
     ShardInfo,
     ShardPart,
     SharedSyncEngine,
+    TryWriteEngine,
     Written,
 )
 from penstock.engine.per_shard_engine import check_config
@@ -73,7 +73,7 @@ _FAR: Final = 1 << 60
 have one."""
 
 
-class SegmentEngine(BatchEngine, ColumnEngine, QuickEngine, SharedSyncEngine):
+class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine):
     """Implements `StorageEngine`. The store must take records of `RECORD_SIZE_MAX` and their
     overhead; closing the engine closes the store."""
 
@@ -163,9 +163,9 @@ class SegmentEngine(BatchEngine, ColumnEngine, QuickEngine, SharedSyncEngine):
         size_max = self._config(shard).record_size_max
         return Written(Offset(self.store.append(shard, record, size_max)), 1)
 
-    def write_at_once(self, shard: ShardId, record: Record) -> Written | None:
+    def try_write(self, shard: ShardId, record: Record) -> Written | None:
         size_max = self._config(shard).record_size_max
-        offset = self.store.append_at_once(shard, record, size_max)
+        offset = self.store.try_append(shard, record, size_max)
         return None if offset is None else Written(offset, 1)
 
     def batch_write(
@@ -378,7 +378,7 @@ class SegmentEngine(BatchEngine, ColumnEngine, QuickEngine, SharedSyncEngine):
         offsets = find_transaction_records(self.store, shard, producer_id, start)
         deleted = self.store.delete_offsets(shard, offsets) if offsets else 0
         # Also when there was nothing left: it may be deleted, and not yet be on the device. And who
-        # reads the files knows of the deletes before he is told that the transaction is over.
+        # reads the files knows of the deletes before it learns that the transaction is over.
         self.store.flush(publish=True)
         return deleted
 
@@ -475,7 +475,7 @@ def _policy(config: ShardConfig) -> RetentionPolicy:
     )
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Made here, for msgspec must not look at a type for the first time in two threads together.
 _configs: Final = msgspec.msgpack.Decoder(ShardConfig)
 
 

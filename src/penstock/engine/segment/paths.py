@@ -1,4 +1,4 @@
-"""Where everything of a store lies.
+"""Where a store keeps its files.
 
 DIR/commitlog/            the log                        RocketMQ's
 DIR/consumequeue/         queues of simple shards        RocketMQ's
@@ -42,7 +42,6 @@ class StorePaths:
         )
         self.index: Final = settings.index_path or f"{self.root}/index"
         self.topics: Final = f"{self.root}/config/topics.json"
-        self.consumer_offsets: Final = f"{self.root}/config/consumerOffset.json"
         self.properties: Final = f"{self.root}/store.properties"
         self.checkpoint: Final = f"{self.root}/checkpoint"
         self.abort: Final = f"{self.root}/abort"

@@ -1,8 +1,8 @@
 """What goes, and when: per shard by time, size and number; per node by age and disk space.
 
-Two things are kept apart. A shard's *floor* moves at once when its policy says so, and readers no
-longer see what lies below. A commit-log *file* goes when nothing live is in it any more: every
-shard's first live record lies after it. Before a file goes, the floors that depend on it are on
+Two things are separate. A shard's *floor* moves immediately when its policy says so, and readers no
+longer see what is below. A commit-log *file* goes when nothing live is in it any more: every
+shard's first live record is after it. Before a file goes, the floors that depend on it are on
 the device, so that no start can find a queue that points into a missing file.
 
     disk >= disk_max_used_space_ratio          the oldest files go, live or not, except what shards
@@ -27,7 +27,7 @@ from penstock.engine.segment.control.control_records import is_control
 from penstock.engine.segment.control.shard_gc import ShardPurge
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.log.reserve import Reserve
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.entry_rows import UnitRow
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.settings import hour_of
@@ -185,7 +185,7 @@ class Retention:
 
     def _floor_by_time(self, log: ShardLog, time_ms: int, start: int) -> int:
         """The first live record from `start` on that is young enough: everything before it is too
-        old or gone. No stretch is walked twice, for the floor moves after it."""
+        old or gone. No stretch is walked twice, because the floor moves past it."""
         oldest = self._parts.clock.expiry_ms() - time_ms
         unit, end = log.unit_of(start), log.next_unit
         while unit < end:
@@ -273,7 +273,7 @@ class Retention:
             self._remove_first(report)
 
     def _first_live_position(self) -> int:
-        """Where the first record lies that some shard still shows, or that is not committed.
+        """Where the first record is that some shard still shows, or that is not committed.
         Control records do not count: checkpoints hold what they say."""
         first = self._parts.log.end
         for log in self._parts.table:

@@ -19,8 +19,6 @@ MIB: Final = 1 << 20
 COMMIT_LOG_FILE_SIZE_MIN: Final = 4096
 FILE_SIZE_MAX: Final = (1 << 31) - 1
 """RocketMQ counts the bytes of a file in 31 bits, and so do numbers in the files."""
-BLANK_SIZE: Final = 8
-"""Bytes at the end of every log file that no record may use: room for the blank record."""
 _INDEX_SLOTS_MIN: Final = 1_000
 
 
@@ -97,7 +95,7 @@ class SegmentSettings(Struct, frozen=True, kw_only=True):
     fit_sizes: bool = False
     """Take `sizes` of a new store for the most there may be: a small disk gets smaller files."""
     commit_log_path: str | None = None
-    """Where the commit log lies when not in `<store>/commitlog`; likewise the next two."""
+    """Where the commit log is when not in `<store>/commitlog`; likewise the next two."""
     consume_queue_path: str | None = None
     index_path: str | None = None
     record_size_max: int = 4 * MIB

@@ -12,13 +12,10 @@ Every method may be called from any thread. Appends are acknowledged when they a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.codec.codes import FIELD_KEY, FIELD_STORED, FIELD_VALUE
-from penstock.codec.interface import Columns
 from penstock.engine.segment.background import Upkeep
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.control import control_records as control
@@ -30,19 +27,20 @@ from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
 from penstock.engine.segment.dispatch.worker import Dispatcher, ReadingDispatcher
 from penstock.engine.segment.index.batch_key_shards import BatchShards
 from penstock.engine.segment.log.disk_errors import disk_errors
-from penstock.engine.segment.open import StoreParts, open_parts
-from penstock.engine.segment.queue.lookup import check_limits
+from penstock.engine.segment.open import open_parts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.read.batch_validation import check_batch
 from penstock.engine.segment.read.kafka_batches import KafkaBatches
-from penstock.engine.segment.read.key_reader import Page, Query, ReadableShard, ShardReader
+from penstock.engine.segment.read.key_reader import Query, ReadableShard, ShardReader
 from penstock.engine.segment.read.point_reader import PointReader
 from penstock.engine.segment.recovery.rebuild import rebuild_queue
-from penstock.engine.segment.recovery.recovery import Progress, RecoveryReport
+from penstock.engine.segment.recovery.report import Progress, RecoveryReport
 from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.rocketmq.topics_file import TopicsFile
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.errors import BadRequestError, ClosedError, SetupError, StoreError
+from penstock.engine.segment.store_reads import StoreReads, require_pyarrow
+from penstock.errors import BadRequestError, ClosedError, StoreError
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.disk import Disk
 from penstock.platform.local_disk import LocalDisk
@@ -59,23 +57,29 @@ from penstock.record import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from penstock.engine.segment.read.arrow import AnyRows
 
-RECORDS_PER_READ: Final = 1_000
-SIZE_PER_READ: Final = 4 << 20
 
-
-class SegmentStore:
+class SegmentStore(StoreReads):
     """One open store directory. Use `open`."""
 
     def __init__(self, parts: StoreParts) -> None:
+        super().__init__(
+            parts.table,
+            ShardReader(
+                parts.log.files,
+                parts.index,
+                parts.clock,
+                parts.metrics,
+                self._repair_queue,
+                self._repair_index,
+            ),
+            PointReader(parts.log.files, parts.index, parts.clock),
+        )
         self._parts: Final = parts
         self._log: Final = parts.log
         self.log_failure: Final = parts.log.failure
         self.write_refusal: Final = parts.log.refusal
-        self._table: Final = parts.table
         self._writer: Final = parts.writer
         self.append: Final = parts.writer.append_path.append
         """Append one record, of at most `size_max` bytes if given; return its offset. One native
@@ -83,16 +87,7 @@ class SegmentStore:
         self._commands: Final = ShardCommands(parts)
         purge = ShardPurge(parts)
         self._lives: Final = ShardLives(parts, self._commands, purge)
-        self._reader: Final = ShardReader(
-            parts.log.files,
-            parts.index,
-            parts.clock,
-            parts.metrics,
-            self._repair_queue,
-            self._repair_index,
-        )
         self.clock: Final = parts.clock
-        self._quick: Final = PointReader(parts.log.files, parts.index, parts.clock)
         self._topics: Final = TopicsFile(
             parts.disk, parts.paths.topics, parts.clock, parts.table.user_kinds
         )
@@ -245,9 +240,9 @@ class SegmentStore:
 
     # Appending
 
-    def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> Offset | None:
+    def try_append(self, shard: ShardId, record: Record, size_max: int) -> Offset | None:
         """Append one record if nothing has to be waited for; None: nothing was appended."""
-        offset = self._writer.append_path.append_at_once(shard, record, size_max)
+        offset = self._writer.append_path.try_append(shard, record, size_max)
         return Offset(offset) if offset >= 0 else None
 
     def append_many(
@@ -287,7 +282,7 @@ class SegmentStore:
         producer: Producer | None = None,
     ) -> int:
         """Append one record per row of Arrow arrays, all or none; return the first offset."""
-        _require_pyarrow()
+        require_pyarrow()
         from penstock.engine.segment.read.arrow import columns_of
 
         columns = columns_of(values, keys, tags, timestamps)
@@ -321,111 +316,10 @@ class SegmentStore:
         first offset. They must follow on the shard's last record."""
         return self._commands.copy(self._table.get(shard), data)
 
-    # Reading
-
-    def read(
-        self,
-        shard: ShardId,
-        offset: int,
-        *,
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-    ) -> list[StoredRecord]:
-        """Return records from `offset` on, ascending."""
-        if max_records == 1 and offset >= 0 < max_size:
-            found = self._quick.read(self._table.get(shard), offset)
-            if found is not None:
-                return [found]
-        return self.read_page(shard, offset, max_records=max_records, max_size=max_size).records
-
-    def read_page(
-        self,
-        shard: ShardId,
-        offset: int,
-        *,
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-        tag: str | None = None,
-    ) -> Page:
-        """Return records, of one tag if asked for, and the offset at which to go on."""
-        log = self._table.get(shard)
-        check_limits(offset, max_records, max_size)
-        return self._reader.read(log, Query(offset, log.commit, max_records, max_size, tag))
-
-    def read_raw(
-        self,
-        shard: ShardId,
-        offset: int,
-        *,
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-    ) -> list[bytes]:
-        """Return whole records (batches, in a batch shard) as the log holds them."""
-        log = self._table.get(shard)
-        check_limits(offset, max_records, max_size)
-        return self._reader.read_raw(log, Query(offset, log.commit, max_records, max_size))
-
-    def read_raw_range(
-        self, shard: ShardId, offset: int, *, max_size: int, until: int | None = None
-    ) -> tuple[bytes, int]:
-        """Return whole records (batches, in a batch shard) below `until` one after the other as
-        the log holds them, checked, and the offset to go on at."""
-        log = self._table.get(shard)
-        end = log.commit if until is None else until
-        return self._reader.read_raw_range(log, Query(offset, end, max_size, max_size))
-
-    def read_arrow(
-        self,
-        shard: ShardId,
-        offset: int = 0,
-        *,
-        until: int | None = None,
-        columns: Sequence[str] | None = None,
-        tag: str | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of [offset, until) as Arrow batches; the default is all there is."""
-        _require_pyarrow()
-        from penstock.engine.segment.read.arrow import ArrowReader
-
-        log = self._table.get(shard)
-        end = log.commit if until is None else min(until, log.commit)
-        return ArrowReader(self._reader).batches(log, offset, end, columns, tag)
-
-    def read_columns(
-        self, shard: ShardId, offset: int, *, until: int, max_records: int, max_size: int
-    ) -> tuple[Columns | None, int]:
-        """Return buffers of the next keys, values and store times, and where to go on."""
-        log = self._table.get(shard)
-        query = Query(max(offset, log.earliest), until, max_records, max_size)
-        return self._reader.read_columns(log, query, FIELD_KEY | FIELD_VALUE | FIELD_STORED)
-
-    def newest_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
-        log = self._table.get(shard)
-        return self._quick.newest(log, key) or self._reader.newest_by_key(log, key)
-
-    def by_key(self, shard: ShardId, key: bytes) -> Iterator[StoredRecord]:
-        return self._reader.by_key(self._table.get(shard), key)
-
-    def query_by_key(
-        self,
-        shard: ShardId,
-        key: bytes,
-        *,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
-        limit: int = 64,
-    ) -> list[StoredRecord]:
-        """Return live records of `key` with begin_ms <= timestamp <= end_ms, newest first."""
-        return self._reader.query(self._table.get(shard), key, begin_ms, end_ms, limit)
-
-    def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
-        """Return the offset of the first live record with a timestamp >= `timestamp_ms`."""
-        return self._reader.offset_by_time(self._table.get(shard), timestamp_ms)
-
     # Deleting
 
     def delete_offsets(self, shard: ShardId, offsets: Iterable[int]) -> int:
-        """Delete records: gone from every read at once, and for good. Returns how many of them
+        """Delete records: gone from every read immediately, and for good. Returns how many of them
         there were, not deleted before: of several callers, each record counts for exactly one."""
         log = self._table.get(shard)
         with log.deleting:
@@ -544,7 +438,7 @@ class SegmentStore:
             raise ClosedError(f"the store {self._parts.paths.root} was closed")
 
     def close(self) -> None:
-        """Put everything on the device and let go of the directory. Safe to call again."""
+        """Put everything on the device and release the directory. Safe to call again."""
         if self._closed:
             return
         self._closed = True
@@ -592,8 +486,3 @@ class SegmentStore:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _require_pyarrow() -> None:
-    if find_spec("pyarrow") is None:
-        raise SetupError("Arrow columns need pyarrow: pip install 'penstock[arrow]'")

@@ -57,7 +57,7 @@ class StableOffsets:
             return None  # without the lock: nearly always so
         with self._lock:
             held = self._open.get(shard)
-            return min(one.first_offset for one in held.values()) if held else None
+            return min(entry.first_offset for entry in held.values()) if held else None
 
     def aborted(self, shard: str, first: int, end: int) -> list[AbortedRange]:
         """Return the aborted transactions that may have records in [first, end)."""
@@ -65,20 +65,20 @@ class StableOffsets:
             return []
         with self._lock:
             ranges = self._aborted.get(shard, [])
-            start = bisect_left(ranges, first, key=lambda one: one[0])
-            return [one for _, one in ranges[start:] if one.first_offset < end]
+            start = bisect_left(ranges, first, key=lambda entry: entry[0])
+            return [entry for _, entry in ranges[start:] if entry.first_offset < end]
 
     def hidden(self, shard: ShardId, first: int, end: int, reader: BatchReader) -> Ranges:
         """Return the ranges of aborted records in [first, end), ascending. May read the heads of
         batches."""
         ranges: list[tuple[int, int]] = []
-        for one in self.aborted(shard.name, first, end):
-            found = self._found.get(one)
+        for entry in self.aborted(shard.name, first, end):
+            found = self._found.get(entry)
             if found is None:
-                found = find_aborted(reader, shard, one)
+                found = find_aborted(reader, shard, entry)
                 with self._lock:
-                    if (one.last_offset, one) in self._aborted.get(one.shard, ()):
-                        self._found[one] = found
+                    if (entry.last_offset, entry) in self._aborted.get(entry.shard, ()):
+                        self._found[entry] = found
             ranges += found
         return sorted(ranges)
 
@@ -101,7 +101,7 @@ class StableOffsets:
             held.is_exact = True
 
     def note_first(self, shard: str, producer_id: int, first_offset: int) -> None:
-        """The first record of a transaction lies here, and not at its bound."""
+        """The first record of a transaction is here, not at its bound."""
         with self._lock:
             held = self._open.get(shard, {}).get(producer_id)
             if held is not None and not held.is_exact:
@@ -123,11 +123,11 @@ class StableOffsets:
             return {producer_id for held in self._open.values() for producer_id in held}
 
     def release(self, producer_id: int, aborted: Iterable[AbortedRange] = ()) -> list[str]:
-        """Hold nothing up for a producer any more, whose aborted ranges are told before; return
+        """Hold nothing up for a producer any more, whose aborted ranges were added before; return
         the shards that it held up."""
         with self._lock:
-            for one in aborted:
-                self._add_aborted(one)
+            for entry in aborted:
+                self._add_aborted(entry)
             shards = [shard for shard, held in self._open.items() if producer_id in held]
             for shard in shards:
                 del self._open[shard][producer_id]
@@ -139,34 +139,34 @@ class StableOffsets:
 
     def load_aborted(self, ranges: Iterable[AbortedRange]) -> None:
         with self._lock:
-            for one in ranges:
-                self._add_aborted(one)
+            for entry in ranges:
+                self._add_aborted(entry)
 
     def forget_aborted(self, shard: str, earliest: int | None) -> list[AbortedRange]:
         """Take the ranges of a shard whose records are gone (None: all of them) out."""
         with self._lock:
             ranges = self._aborted.get(shard, [])
-            gone = [one for last, one in ranges if earliest is None or last < earliest]
+            gone = [entry for last, entry in ranges if earliest is None or last < earliest]
             kept = [pair for pair in ranges if pair[1] not in gone]
             if kept:
                 self._aborted[shard] = kept
             else:
                 self._aborted.pop(shard, None)
-            for one in gone:
-                self._found.pop(one, None)
+            for entry in gone:
+                self._found.pop(entry, None)
             return gone
 
     def shards_with_aborted(self) -> list[str]:
         with self._lock:
             return list(self._aborted)
 
-    def _add_aborted(self, one: AbortedRange) -> None:
-        ranges = self._aborted.setdefault(one.shard, [])
-        if (one.last_offset, one) not in ranges:
-            insort(ranges, (one.last_offset, one))
+    def _add_aborted(self, entry: AbortedRange) -> None:
+        ranges = self._aborted.setdefault(entry.shard, [])
+        if (entry.last_offset, entry) not in ranges:
+            insort(ranges, (entry.last_offset, entry))
 
 
 def is_within(ranges: Ranges, offset: int) -> bool:
     """Say whether one of the ascending ranges, which do not overlap, holds `offset`."""
-    at = bisect_right(ranges, offset, key=lambda one: one[0]) - 1
+    at = bisect_right(ranges, offset, key=lambda entry: entry[0]) - 1
     return at >= 0 and offset < ranges[at][1]

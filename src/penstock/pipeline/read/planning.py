@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
-from penstock.engine.segment import ShardView, StoreView, first_record, first_unit_at
+from penstock.engine.segment import ReadOnlyShard, ReadOnlyStore, first_record, first_unit_at
 from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.ranges import ShardRange
@@ -104,7 +104,7 @@ def within_limit(tasks: Sequence[TaskPartition], options: SourceOptions) -> list
 class _Queue:
     """The units of a range of offsets."""
 
-    def __init__(self, log: ShardView, shard_range: ShardRange) -> None:
+    def __init__(self, log: ReadOnlyShard, shard_range: ShardRange) -> None:
         self._log: Final = log
         self._unit_size: Final = (QUEUE_UNIT if log.kind is QueueKind.SIMPLE else BATCH_UNIT).size
         self.range: Final = shard_range
@@ -167,7 +167,7 @@ class _Span(NamedTuple):
 
 
 def plan(
-    view: StoreView, ranges: Sequence[ShardRange], partition_bytes: int, partitions_min: int
+    view: ReadOnlyStore, ranges: Sequence[ShardRange], partition_bytes: int, partitions_min: int
 ) -> list[TaskPartition]:
     """Cut `ranges` into tasks, as many as `task_count` says."""
     snapshot = view.snapshot()
@@ -215,7 +215,9 @@ def _by_position(queues: Sequence[_Queue], span: _Span, count: int) -> list[Task
     return [TaskPartition(pieces) for pieces in stretches if pieces]
 
 
-def without_old(view: StoreView, ranges: Sequence[ShardRange], first_ms: int) -> list[ShardRange]:
+def without_old(
+    view: ReadOnlyStore, ranges: Sequence[ShardRange], first_ms: int
+) -> list[ShardRange]:
     """Drop records before the first block that may hold a record of this time or later."""
     snapshot = view.snapshot()
     newer = []
@@ -228,7 +230,7 @@ def without_old(view: StoreView, ranges: Sequence[ShardRange], first_ms: int) ->
     return newer
 
 
-def plan_by_key(view: StoreView, ranges: Sequence[ShardRange]) -> list[TaskPartition]:
+def plan_by_key(view: ReadOnlyStore, ranges: Sequence[ShardRange]) -> list[TaskPartition]:
     """Return tasks that look keys up; shards whose records the index does not hold are left to
     the caller's plan."""
     simple = [

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from msgspec import Struct
 
 from penstock.codec.format import TIME_BLOCK
-from penstock.engine.segment import Query, StoreView
+from penstock.engine.segment import Query, ReadOnlyStore
 from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.errors import CorruptionError
 from penstock.pipeline.columns import BatchMaker, fields_of
@@ -42,15 +42,15 @@ SIZE_PER_BATCH: Final = 8 << 20
 VIEWS_MAX: Final = 8
 """Stores that a worker keeps open; the least recently used is closed first."""
 
-_views: dict[tuple[str, str], StoreView] = {}
+_views: dict[tuple[str, str], ReadOnlyStore] = {}
 _views_lock: Final = threading.Lock()
 
 
-def shared_view(path: str, query: str) -> StoreView:
+def shared_view(path: str, query: str) -> ReadOnlyStore:
     """Return this process's view of a store. Each query opens it again: the path may hold
     another store than for an earlier query."""
     with _views_lock:
-        view = _views.pop((path, query), None) or StoreView.open(path)
+        view = _views.pop((path, query), None) or ReadOnlyStore.open(path)
         _views[path, query] = view
         while len(_views) > VIEWS_MAX:
             del _views[next(iter(_views))]
@@ -181,7 +181,7 @@ class _RangeReader:
     def __init__(
         self,
         scan: Scan,
-        view: StoreView,
+        view: ReadOnlyStore,
         shard_range: ShardRange,
         make: BatchMaker,
         counts: Counts,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from penstock.engine.segment import StoreView
+from penstock.engine.segment import ReadOnlyStore
 from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.planning import TaskPartition, plan, plan_by_key, without_old
@@ -66,7 +66,7 @@ class DirectorySource:
 
     def __init__(self, path: str, *, committed: bool = True) -> None:
         self._place: StoreDirectory = find_store(path)
-        self._view: Final = StoreView.open(self._place.root)
+        self._view: Final = ReadOnlyStore.open(self._place.root)
         self._transactions: Final = Transactions(self._view, self._place.root, committed=committed)
 
     def shards(self) -> list[ShardId]:

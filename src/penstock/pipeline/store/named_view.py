@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from penstock.engine.segment import Bounds, ShardState, StoreView
+from penstock.engine.segment import Bounds, ReadOnlyStore, ShardState
 from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.pipeline.store.node_directory import directory_ids, find_store
 from penstock.pipeline.store.node_tiers import Tiers
@@ -21,7 +21,7 @@ class NamedView:
     def __init__(self, path: str, *, with_tiers: bool = False) -> None:
         """`with_tiers`: shards begin where their tiers do."""
         self._place: Final = find_store(path)
-        self._view: Final = StoreView.open(self._place.root)
+        self._view: Final = ReadOnlyStore.open(self._place.root)
         self._transactions: Final = Transactions(self._view, self._place.root)
         self._tiers: Final = Tiers(self._view, self._place.root) if with_tiers else None
 

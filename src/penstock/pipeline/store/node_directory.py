@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from penstock.engine.segment import StoreView
+from penstock.engine.segment import ReadOnlyStore
 from penstock.errors import BadRequestError, SetupError
 from penstock.platform.log import get_logger
 from penstock.record import ShardId
@@ -62,7 +62,7 @@ class StoreDirectory:
         return not self.names or all(shard.topic in self.names for shard in shards)
 
 
-def directory_ids(place: StoreDirectory, view: StoreView) -> dict[str, str]:
+def directory_ids(place: StoreDirectory, view: ReadOnlyStore) -> dict[str, str]:
     """Return the ids of topics by name: those of the node's metadata; of a plain store, the name
     and the birth of the topic's first partition."""
     ids = {name: stored for stored, name in place.names.items()}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.engine.contract import ShardConfig
-from penstock.engine.segment import StoreView
+from penstock.engine.segment import ReadOnlyStore
 from penstock.errors import BadRequestError
 from penstock.pipeline.store.node_directory import meta_of
 from penstock.record import ShardId
@@ -37,7 +37,7 @@ def own_tier(root: str) -> str | None:
     return own_tier_url(str(Path(root).absolute().parent))
 
 
-def tier_of(view: StoreView, root: str, stored: ShardId) -> str | None:
+def tier_of(view: ReadOnlyStore, root: str, stored: ShardId) -> str | None:
     """Return the URL of the tier that may hold older records of a shard than its log; None when it
     has no tier, or its log holds everything; `BadRequestError` when its URL is not recorded."""
     packed = view.state(stored).config
@@ -56,7 +56,7 @@ def tier_of(view: StoreView, root: str, stored: ShardId) -> str | None:
 class Tiers:
     """The tiers of a directory's shards, opened when they are needed."""
 
-    def __init__(self, view: StoreView, root: str) -> None:
+    def __init__(self, view: ReadOnlyStore, root: str) -> None:
         self._view: Final = view
         self._root: Final = root
         self._open: Final[dict[str, TierSource]] = {}

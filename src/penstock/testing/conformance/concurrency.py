@@ -1,4 +1,4 @@
-"""Many threads at once: everyone gets exactly what is theirs."""
+"""Many threads together: each gets exactly its own results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITERS = 64
 
 
 def together(count: int, work: Callable[[int], None]) -> None:
-    """Run `work` with every number below `count` at once; raise what any of them raised."""
+    """Run `work` with every number below `count`, each in a thread; raise what any raised."""
     start = threading.Barrier(count)
 
     def run(number: int) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.engine.contract import ShardConfig
-from penstock.engine.segment import StoreView
+from penstock.engine.segment import ReadOnlyStore
 from penstock.errors import NotAStoreError, SetupError
 from penstock.meta import Topic
 from penstock.meta.offline import read_topics
@@ -103,7 +103,7 @@ def find_tiers(path: str) -> list[TopicTier]:
     known = _topics(path)
     own = own_tier_url(path)
     tiers: dict[str, TopicTier] = {}
-    view = StoreView.open(root)
+    view = ReadOnlyStore.open(root)
     try:
         for shard in sorted(view.shards()):
             packed = view.state(shard).config

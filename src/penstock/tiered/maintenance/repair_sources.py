@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from penstock.codec.format import PRE_BLANK, QUEUE_UNIT, RECORD_HEAD, Damage, RawRecord
 from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
-from penstock.engine.segment import StoreView, split_raw_range
+from penstock.engine.segment import ReadOnlyStore, split_raw_range
 from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.meta.offline import read_transactions
@@ -38,7 +38,7 @@ class LocalLog:
 
     def __init__(self, data: str) -> None:
         root = f"{data}/segment"
-        self._view: Final = StoreView.open(root if os.path.isdir(root) else data)
+        self._view: Final = ReadOnlyStore.open(root if os.path.isdir(root) else data)
         limits = StableOffsets()
         if os.path.isfile(f"{data}/meta/CURRENT"):
             known = read_transactions(f"{data}/meta")

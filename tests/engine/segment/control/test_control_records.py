@@ -105,7 +105,7 @@ def test_a_command_of_a_newer_release_is_refused_by_name(body: bytes) -> None:
     ],
 )
 def test_what_is_no_command_is_refused(body: bytes) -> None:
-    with pytest.raises(BadRequestError, match="no command"):
+    with pytest.raises(BadRequestError, match="is not a command"):
         decode(body)
 
 

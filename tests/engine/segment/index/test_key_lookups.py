@@ -195,7 +195,7 @@ def test_a_lookup_keeps_its_file_while_others_need_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leaves", ["drop", "close"])
-def test_a_view_outlives_the_removal_of_its_file_and_nothing_stays_mapped(
+def test_a_readonly_store_outlives_the_removal_of_its_file_and_nothing_stays_mapped(
     tmp_path: Path, leaves: str
 ) -> None:
     with SegmentStore.open(str(tmp_path), QUIET) as store:

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.segment.readonly.sample_store import EVENTS, ORDERS, QUIET
 
 from penstock.engine.segment.inspect import rebuild, verify
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import Offset, QueueKind, Record, ShardId, StoredRecord
 
@@ -23,7 +23,7 @@ ALL = 1 << 30
 Contents = dict[ShardId, tuple[int, int, list[StoredRecord], list[list[Offset]]]]
 
 
-def contents(store: SegmentStore | StoreView) -> Contents:
+def contents(store: SegmentStore | ReadOnlyStore) -> Contents:
     """Return everything that can be read, by offset and by key."""
     found: Contents = {}
     for shard in store.shards():
@@ -98,13 +98,13 @@ class History:
 
     def _store_upkeep(self, _: ShardId) -> None:
         self._store.run_upkeep()
-        assert contents(StoreView.open(str(self._path))) == contents(self._store)
+        assert contents(ReadOnlyStore.open(str(self._path))) == contents(self._store)
 
     def _reopen(self, _: ShardId) -> None:
         before = contents(self._store)
         self._store.close()
         assert verify(str(self._path)).findings == []
-        assert contents(StoreView.open(str(self._path))) == before
+        assert contents(ReadOnlyStore.open(str(self._path))) == before
         self._store = SegmentStore.open(str(self._path), QUIET)
         assert contents(self._store) == before
 

@@ -11,13 +11,13 @@ from tests.codec.golden_store import GoldenStore
 from tests.engine.segment.readonly.sample_store import EVENTS, ORDERS, ORDERS_COUNT, QUIET, flip
 
 from penstock.engine.segment.inspect import rebuild, verify
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import CorruptionError, LockedError, NotAStoreError
 
 
 def everything(path: Path) -> list[object]:
-    view = StoreView.open(str(path))
+    view = ReadOnlyStore.open(str(path))
     return [
         *(view.read(shard, 0) for shard in (ORDERS, EVENTS)),
         *(list(view.by_key(ORDERS, b"o-%d" % number)) for number in range(20)),

@@ -24,7 +24,7 @@ from tests.engine.segment.readonly.sample_store import (
 from penstock.codec.format import INDEX_ENTRY, INDEX_HEADER
 from penstock.engine.segment.inspect import VerifyReport, verify
 from penstock.engine.segment.queue.state_files import bucket_of
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import NotAStoreError
 from penstock.record import QueueKind, Record, ShardId
@@ -43,7 +43,7 @@ def places(report: VerifyReport, root: Path) -> list[tuple[str, int]]:
 
 def place_of(path: Path, offset: int) -> tuple[str, int]:
     """Return the log file of a record of `ORDERS`, and where in it the record starts."""
-    position = StoreView.open(str(path)).snapshot().get(ORDERS).position_of(offset)
+    position = ReadOnlyStore.open(str(path)).snapshot().get(ORDERS).position_of(offset)
     assert position is not None
     inside = position % SMALL.commit_log_file_size
     return f"commitlog/{position - inside:020d}", inside
@@ -215,7 +215,7 @@ def test_a_damaged_record_is_named_and_its_offset_is_lost(copy: Path, shift: int
 
 
 def test_damage_to_the_last_record_of_a_closed_store_is_damage(copy: Path) -> None:
-    view = StoreView.open(str(copy))
+    view = ReadOnlyStore.open(str(copy))
     end = view.bounds(ORDERS).end_position
     name = f"commitlog/{end - end % SMALL.commit_log_file_size:020d}"
     flip(copy / name, end % SMALL.commit_log_file_size - 1)
@@ -529,7 +529,7 @@ def test_a_wrong_time_in_an_index_file_of_rocketmq_is_named(golden_copy: Path) -
     name = min(path.name for path in (golden_copy / "index").iterdir())
     data = (golden_copy / "index" / name).read_bytes()
     count = INDEX_HEADER.unpack_from(data)[-1]
-    sizes = StoreView.open(str(golden_copy)).snapshot().sizes
+    sizes = ReadOnlyStore.open(str(golden_copy)).snapshot().sizes
     entries = INDEX_HEADER.size + 4 * sizes.index_slots
     for number in (2, count // 2, count - 1):
         flip(golden_copy / "index" / name, entries + number * INDEX_ENTRY.size + 15, 1)

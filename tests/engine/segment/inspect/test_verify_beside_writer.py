@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.engine.segment.readonly.sample_store import ORDERS, QUIET, flip
-from tests.engine.segment.readonly.test_view_beside_writer import open_soon, writer
+from tests.engine.segment.readonly.test_readonly_beside_writer import open_soon, writer
 
 from penstock.engine.segment.inspect import verify
 from penstock.engine.segment.inspect.log_check import LogCheck

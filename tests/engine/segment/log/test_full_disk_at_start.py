@@ -8,7 +8,7 @@ import pytest
 from tests.engine.segment.rig import ORDERS, ROOT, Rig, create, fill, record, values
 
 from penstock.engine.segment.inspect import verify
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.errors import DiskFullError
 from penstock.testing import FOREVER
 
@@ -42,7 +42,7 @@ def test_a_full_disk_refuses_a_start_and_loses_nothing(clean: bool) -> None:
             _ = rig.store
         found = rig.disk.files()
         assert {path: found.get(path) for path in logs} == logs
-    with StoreView.open(ROOT, disk=rig.disk, clock=rig.clock) as view:
+    with ReadOnlyStore.open(ROOT, disk=rig.disk, clock=rig.clock) as view:
         assert len(view.read(ORDERS, 0, max_records=100)) == 80
     rig.disk.heal()
     assert len(values(rig.store, ORDERS)) == 80

@@ -9,11 +9,9 @@ from tests.codec.workbench import NOW
 from penstock.codec.format import QUEUE_EXT_UNIT, Damage
 from penstock.engine.segment.queue.queue_ext import (
     QueueExtUnit,
-    ext_address,
     ext_position,
     is_ext_address,
     read_ext_unit,
-    scan_ext_units,
 )
 
 INT64_MIN = -(1 << 63)
@@ -26,16 +24,15 @@ def unit(tag_code: int, bitmap: bytes) -> bytes:
 def test_units_follow_each_other_until_the_file_says_no_more() -> None:
     data = unit(7, b"\x01\x02") + unit(-9, b"")
     for rest in (b"\xff\xff" + bytes(40), bytes(40), b"", b"\0"):
-        assert list(scan_ext_units(data + rest, 100)) == [
-            QueueExtUnit(100, 22, 7, NOW, b"\x01\x02"),
-            QueueExtUnit(122, 20, -9, NOW, b""),
-        ]
+        file = data + rest
+        assert read_ext_unit(file, 100, 100) == QueueExtUnit(100, 22, 7, NOW, b"\x01\x02")
+        assert read_ext_unit(file, 100, 122) == QueueExtUnit(122, 20, -9, NOW, b"")
+        assert read_ext_unit(file, 100, 142) is None
 
 
 def test_a_unit_is_read_by_the_address_in_a_queue_unit() -> None:
     data = unit(7, b"\x01\x02") + unit(-9, b"abc")
-    code = ext_address(122)
-    assert code == INT64_MIN + 122
+    code = INT64_MIN + 122
     assert is_ext_address(code)
     assert read_ext_unit(data, 100, ext_position(code)) == QueueExtUnit(122, 23, -9, NOW, b"abc")
 
@@ -54,9 +51,9 @@ def test_what_is_no_unit_is_damage() -> None:
     assert isinstance(read_ext_unit(whole[:18] + b"\x00\x03" + whole[20:], 0, 0), Damage)
     assert isinstance(read_ext_unit(whole, 100, 99), Damage)
     assert isinstance(read_ext_unit(whole, 100, 500), Damage)
-    assert [type(each) for each in scan_ext_units(whole + whole[:-1], 0)] == [QueueExtUnit, Damage]
 
 
 @given(data=st.binary(max_size=80))
-def test_any_bytes_end(data: bytes) -> None:
-    assert len(list(scan_ext_units(data, 0))) <= 5
+def test_any_bytes_are_a_unit_damage_or_the_end(data: bytes) -> None:
+    unit = read_ext_unit(data, 0, 0)
+    assert unit is None or isinstance(unit, Damage) or unit.size <= len(data)

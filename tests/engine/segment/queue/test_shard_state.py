@@ -127,19 +127,6 @@ def test_a_replica_that_lags_hides_what_was_deleted_before_it_came() -> None:
     assert state.earliest_offset == 100
 
 
-def test_a_replica_far_behind_starts_anew() -> None:
-    state = ShardState(QueueKind.SIMPLE)
-    state.latest_offset = state.commit_offset = Offset(10)
-    state.epochs.note(1, 0)
-    state.producers.remember(Producer(1, 0, 0), 10, 0, 0)
-    state.deleted.add(3, 5)
-    state.deleted.add(600, 601)
-    state.start_at(500)
-    assert (state.earliest_offset, state.commit_offset, state.latest_offset) == (500, 500, 500)
-    assert (len(state.epochs), len(state.producers)) == (0, 0)
-    assert state.deleted.to_list() == [(600, 601)]
-
-
 def test_a_shard_may_begin_past_zero() -> None:
     state = ShardState(QueueKind.SIMPLE, start_offset=7)
     assert (state.earliest_offset, state.commit_offset, state.latest_offset) == (7, 7, 7)

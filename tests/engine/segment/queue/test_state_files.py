@@ -88,7 +88,6 @@ class AgainstADictionary(RuleBasedStateMachine):
     def cut_power(self, seed: int) -> None:
         self.disk.crash(random.Random(seed))
         self.files = StateFiles(self.disk, DIRECTORY)
-        self.files.discard_published()
         states, damaged = self.files.load_all()
         assert damaged == []
         assert ends(states) == self.durable

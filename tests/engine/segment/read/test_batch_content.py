@@ -14,7 +14,7 @@ from tests.engine.segment.batches import inner_batch
 from tests.engine.segment.rig import EVENTS, ORDERS, Rig, create
 
 from penstock.codec import format as fmt
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, CorruptionError, UnreadableContentError
@@ -135,9 +135,9 @@ def test_retention_keeps_an_opaque_batch_as_long_as_others(mixed: Rig) -> None:
     assert mixed.store.bounds(EVENTS).earliest == BEHIND
 
 
-def test_a_view_knows_an_opaque_batch_from_damage(mixed: Rig) -> None:
+def test_a_readonly_store_knows_an_opaque_batch_from_damage(mixed: Rig) -> None:
     mixed.close()
-    view = StoreView.open(mixed.root, disk=mixed.disk, clock=mixed.clock)
+    view = ReadOnlyStore.open(mixed.root, disk=mixed.disk, clock=mixed.clock)
     with pytest.raises(UnreadableContentError, match="go on at offset 13"):
         view.read(EVENTS, FIRST)
     assert values(list(view.by_key(EVENTS, b"k"))) == [*reversed(VALUES[3:]), *reversed(VALUES[:3])]

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.segment.rig import ORDERS, QUIET, Rig, create, fill, record
 from tests.ordinary_user import ordinary_user
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import DiskFailedError, ReadOnlyError, StoreError
 from penstock.platform.local_disk import LocalDisk
@@ -89,7 +89,7 @@ def test_a_reader_without_permission_is_told_which_file(tmp_path: Path) -> None:
             fill(store, ORDERS, 25)
         (own / "store" / QUEUE).chmod(0)
         with (
-            StoreView.open(str(own / "store"), disk=LocalDisk()) as view,
+            ReadOnlyStore.open(str(own / "store"), disk=LocalDisk()) as view,
             pytest.raises(ReadOnlyError, match=f"{QUEUE}: cannot be read: Permission denied; let"),
         ):
             view.read(ORDERS, 0)

@@ -26,7 +26,7 @@ from tests.engine.segment.rig import (
 )
 
 from penstock.engine.segment.queue.shard import ShardLog
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import ClosedError
 from penstock.record import QueueKind, ShardId
@@ -208,7 +208,7 @@ def test_a_reader_beside_a_writer_gets_what_came_behind_the_ends_of_a_publicatio
 
 def shown_outside(rig: Rig, shard: ShardId) -> list[int]:
     """What a reader in another process sees: all that it is told of, and nothing beyond."""
-    view = StoreView.open(rig.root, disk=rig.disk, clock=rig.clock, settings=QUIET)
+    view = ReadOnlyStore.open(rig.root, disk=rig.disk, clock=rig.clock, settings=QUIET)
     found = [int(each.offset) for each in view.read(shard, 0)]
     assert found == list(range(view.bounds(shard).commit))
     return found

@@ -9,7 +9,7 @@ import pytest
 from tests.engine.segment.rig import ORDERS, SIZES, Rig, create, fill, offsets
 
 from penstock.engine.segment.inspect import verify
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.settings import SegmentSettings
 
 PROPERTIES = "store/store.properties"
@@ -52,7 +52,7 @@ def test_the_properties_are_restored_from_their_copy_and_nothing_is_built_anew(l
     rig = filled()
     whole = rig.disk.files()
     spoil(rig, PROPERTIES, loss)
-    with StoreView.open("store", disk=rig.disk, clock=rig.clock) as view:
+    with ReadOnlyStore.open("store", disk=rig.disk, clock=rig.clock) as view:
         assert len(view.query_by_key(ORDERS, b"key-1")) == 5
     report = rig.store.report
     assert report.rebuilt == ["store.properties"]

@@ -11,7 +11,7 @@ import pytest
 from tests.engine.segment.rig import ORDERS, QUIET, Rig, create, fill, offsets, record
 
 from penstock.engine.segment.inspect import files, rebuild, verify
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import LockedError, NotAStoreError, SettingsError
@@ -219,7 +219,7 @@ def test_a_power_cut_at_any_call_of_a_creation_leaves_a_store_that_opens() -> No
 def test_the_marks_are_no_files_of_the_store() -> None:
     rig = filled()
     rig.close()
-    with StoreView.open("store", settings=ELSEWHERE, disk=rig.disk, clock=rig.clock) as view:
+    with ReadOnlyStore.open("store", settings=ELSEWHERE, disk=rig.disk, clock=rig.clock) as view:
         # To open the file of a lock, and to close it, would end the lock.
         assert not any(".penstock" in each.path for each in files(view))
         assert len(view.read(ORDERS, 0)) == 50

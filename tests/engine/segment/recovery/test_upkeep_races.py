@@ -12,7 +12,7 @@ from tests.engine.segment.rig import EVENTS, ORDERS, QUIET, Rig, create, fill, o
 from penstock.engine.segment.control.control_records import Seal
 from penstock.engine.segment.control.shard_catalog import CATALOG
 from penstock.engine.segment.queue.shard import ShardLog
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import ClosedError
@@ -77,7 +77,7 @@ def test_what_could_not_be_published_is_published_later() -> None:
     with pytest.raises(OSError, match="live"):
         rig.store._parts.checkpointer.publish()
     rig.store._parts.checkpointer.publish()
-    view = StoreView.open(rig.root, disk=rig.disk, clock=rig.clock, settings=QUIET)
+    view = ReadOnlyStore.open(rig.root, disk=rig.disk, clock=rig.clock, settings=QUIET)
     assert view.bounds(ORDERS).commit == 3
 
 

@@ -136,7 +136,7 @@ def test_any_text_is_a_value_or_an_error_that_says_where(text: str) -> None:
         ("[1 2]", 3, "','"),
         ('"abc', 0, "closing quote"),
         ('"\\x"', 0, "escape"),
-        ("{} x", 3, "behind"),
+        ("{} x", 3, "after the value"),
         ("[" * 100, 65, "deeper"),
         ('{"имя":x}', 10, "value expected"),
     ],

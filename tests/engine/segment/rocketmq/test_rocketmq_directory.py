@@ -10,7 +10,7 @@ from tests.codec.golden_store import GoldenStore, unpack
 from tests.engine.segment.rig import record
 
 from penstock.engine.segment.inspect import verify
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import QueueKind, Record, ShardId
@@ -123,7 +123,7 @@ def test_batches_are_read_message_by_message(golden: GoldenStore) -> None:
 def test_the_key_of_a_whole_batch_finds_its_messages(golden: GoldenStore) -> None:
     shard = ShardId("TopicBCQ", 0)
     expected = ([0], [2, 1], [5, 4, 3], [9, 8, 7, 6], [10])
-    view = StoreView.open(str(golden.root))
+    view = ReadOnlyStore.open(str(golden.root))
     for number, offsets in enumerate(expected):
         found = view.query_by_key(shard, b"ib-%d" % number)
         assert [each.offset for each in found] == offsets

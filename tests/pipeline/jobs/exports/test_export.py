@@ -19,7 +19,7 @@ from tests.engine.segment.readonly.sample_store import (
     order,
 )
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, LockedError, StoreError
 from penstock.pipeline import jobs
@@ -150,7 +150,7 @@ def test_a_run_killed_before_it_publishes_leaves_nothing(
 def test_a_damaged_record_is_named_or_passed_over_and_counted(
     spark: SparkSession, store: Path, target: Path
 ) -> None:
-    with StoreView.open(str(store)) as view:
+    with ReadOnlyStore.open(str(store)) as view:
         position = view.snapshot().get(ORDERS).position_of(2)
     assert position is not None
     log = store / "commitlog" / f"{0:020d}"

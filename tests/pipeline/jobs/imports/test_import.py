@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.engine.segment.readonly.sample_store import ORDERS, ORDERS_COUNT, QUIET, order
 
 import penstock
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, LockedError
 from penstock.pipeline import jobs
@@ -25,7 +25,7 @@ NEW = ShardId("copied", 0)
 
 
 def records(path: Path, shard: ShardId = NEW) -> list[StoredRecord]:
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         return view.read(shard, 0, max_records=10_000, max_size=1 << 30)
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from tests.brokers.kafka.running import running
 from tests.kafka_clients import AdminClient, Producer
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.errors import BadRequestError, SetupError
 from penstock.pipeline import jobs
 from penstock.pipeline.jobs.imports import kafka as kafka_import
@@ -37,7 +37,7 @@ def produce(address: str, partition: int, numbers: range) -> None:
 
 
 def records(path: Path, topic: str, partition: int) -> list[StoredRecord]:
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         return view.read(ShardId(topic, partition), 0, max_records=10_000, max_size=1 << 30)
 
 

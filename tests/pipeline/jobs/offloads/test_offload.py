@@ -24,7 +24,7 @@ from tests.pipeline.sample_tier import chunk_files
 
 import penstock
 from penstock.engine.segment.read.key_reader import split_raw_range
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.state.model import TieringPolicy
@@ -52,7 +52,7 @@ def store(sample: Path, tmp_path: Path) -> Path:
 def task_of(
     path: Path, url: str, shard: ShardId = ORDERS, *, chunk_size: int = CHUNK
 ) -> OffloadTask:
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         end, kind = int(view.bounds(shard).commit), view.kind(shard)
     return OffloadTask(
         name=shard.name,
@@ -79,7 +79,7 @@ def in_tier(url: str, shard: ShardId = ORDERS) -> list[tuple[int, bytes | None]]
 
 
 def in_log(path: Path, shard: ShardId = ORDERS) -> list[tuple[int, bytes | None]]:
-    with StoreView.open(str(path)) as view:
+    with ReadOnlyStore.open(str(path)) as view:
         records = view.read(shard, 0, max_records=1_000_000, max_size=1 << 40)
     return [(record.offset, record.value) for record in records]
 
@@ -192,7 +192,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, store: Path, tmp_path: Path)
         jobs.offload(spark, str(store))
     with pytest.raises(BadRequestError, match="is an in-memory tier"):
         jobs.offload(spark, str(store), "memory://x")
-    with StoreView.open(str(store)) as view:
+    with ReadOnlyStore.open(str(store)) as view:
         position = view.snapshot().get(ORDERS).position_of(2)
     assert position is not None
     log = store / "commitlog" / f"{0:020d}"
@@ -207,15 +207,15 @@ def test_counts_that_disagree_are_an_error(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = task_of(store, f"file://{tmp_path}/tier")
-    read = StoreView.read_raw_range
+    read = ReadOnlyStore.read_raw_range
 
     def without_one(
-        view: StoreView, shard: ShardId, offset: int, *, max_size: int, until: int
+        view: ReadOnlyStore, shard: ShardId, offset: int, *, max_size: int, until: int
     ) -> tuple[bytes, int]:
         run, after = read(view, shard, offset, max_size=max_size, until=until)
         return b"".join(one for one in split_raw_range(run) if b"order 17" not in one), after
 
-    monkeypatch.setattr(StoreView, "read_raw_range", without_one)
+    monkeypatch.setattr(ReadOnlyStore, "read_raw_range", without_one)
     assert "records of 'orders_0' were uploaded, but the log holds" in offload_one(task).failure
 
 

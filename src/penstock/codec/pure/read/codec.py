@@ -128,39 +128,39 @@ def decode_raw(
     view = view_of(log)
     if not base <= position <= base + len(view):
         return Damage(position, "position is outside this file")
-    found = find_parts(view, position - base, len(view))
-    if isinstance(found, str):
-        return Damage(position, found)
-    fault = find_fault(view, found, position, strict=strict) if check else None
-    return raw_from_parts(view, found) if fault is None else Damage(position, fault)
+    parts = find_parts(view, position - base, len(view))
+    if isinstance(parts, str):
+        return Damage(position, parts)
+    fault = find_fault(view, parts, position, strict=strict) if check else None
+    return raw_from_parts(view, parts) if fault is None else Damage(position, fault)
 
 
-def raw_from_parts(log: memoryview, found: RecordParts) -> RawRecord:
-    properties = bytes(log[found.properties : found.end])
+def raw_from_parts(log: memoryview, parts: RecordParts) -> RawRecord:
+    properties = bytes(log[parts.properties : parts.end])
     return RawRecord(
-        topic=topic_of(log, found),
-        queue_id=found.queue_id,
-        queue_offset=found.queue_offset,
-        position=found.position,
-        size=found.size,
-        version=found.version,
-        flag=found.flag,
-        sys_flag=found.sys_flag,
-        born_timestamp_ms=found.born_timestamp_ms,
-        born_host=bytes(log[found.born_host : found.store_host - _I64.size]),
-        store_timestamp_ms=found.store_timestamp_ms,
-        store_host=bytes(log[found.store_host : found.store_host_end]),
-        reconsume_times=found.reconsume_times,
-        prepared_transaction_offset=found.prepared_offset,
-        body=bytes(log[found.body : found.body_end]),
-        body_crc=found.body_crc,
+        topic=topic_of(log, parts),
+        queue_id=parts.queue_id,
+        queue_offset=parts.queue_offset,
+        position=parts.position,
+        size=parts.size,
+        version=parts.version,
+        flag=parts.flag,
+        sys_flag=parts.sys_flag,
+        born_timestamp_ms=parts.born_timestamp_ms,
+        born_host=bytes(log[parts.born_host : parts.store_host - _I64.size]),
+        store_timestamp_ms=parts.store_timestamp_ms,
+        store_host=bytes(log[parts.store_host : parts.store_host_end]),
+        reconsume_times=parts.reconsume_times,
+        prepared_transaction_offset=parts.prepared_offset,
+        body=bytes(log[parts.body : parts.body_end]),
+        body_crc=parts.body_crc,
         properties=parse(properties),
         raw_properties=properties,
     )
 
 
-def topic_of(log: memoryview, found: RecordParts) -> str:
-    return str(log[found.topic : found.topic_end], "utf-8", "surrogateescape")
+def topic_of(log: memoryview, parts: RecordParts) -> str:
+    return str(log[parts.topic : parts.topic_end], "utf-8", "surrogateescape")
 
 
 # ------------------------------------------------------------------------------- whole files
@@ -182,11 +182,11 @@ def check_log(
         stop = end_of_log(view, base, position, limit)
         if isinstance(stop, int):
             return stop, records, None
-        found = stop or check_at(view, base, position, limit, strict=strict)
-        if isinstance(found, Damage):
-            return position, records, found
+        parts = stop or check_at(view, base, position, limit, strict=strict)
+        if isinstance(parts, Damage):
+            return position, records, parts
         records += 1
-        position += found.size
+        position += parts.size
     return position, records, None
 
 

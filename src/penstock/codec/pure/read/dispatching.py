@@ -71,7 +71,7 @@ class Facts(NamedTuple):
         if digits is None:
             return None
         if len(digits) != GROUP_DIGITS or not (digits.isascii() and digits.isdigit()):
-            return f"group size {digits!r} is no number of {GROUP_DIGITS} digits"
+            return f"group size {digits!r} is not a number of {GROUP_DIGITS} digits"
         return int(digits)
 
     def index_hashes(self) -> list[int]:

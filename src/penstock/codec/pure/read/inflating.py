@@ -110,10 +110,10 @@ def inflate_zstd(data: bytes) -> bytes:
 def inflate_lz4(data: bytes) -> bytes:
     """Return the content of one LZ4 frame. Checksums in it are ignored: a store that keeps such a
     frame has one of its own over all of it."""
-    flags, at = _lz4_head(data)
+    flags, index = _lz4_head(data)
     out = bytearray()
-    while size := _u32_at(data, at):
-        start = at + _U32.size
+    while size := _u32_at(data, index):
+        start = index + _U32.size
         end = start + (size & ~_LZ4_STORED)
         if end > len(data):
             raise ValueError("a block is cut short")
@@ -123,48 +123,48 @@ def inflate_lz4(data: bytes) -> bytes:
             _lz4_block(data, start, end, out)
         if len(out) > INFLATED_SIZE_MAX:
             raise ValueError(_SIZE_ERROR)
-        at = end + (_U32.size if flags & _LZ4_BLOCK_CHECKSUMS else 0)
+        index = end + (_U32.size if flags & _LZ4_BLOCK_CHECKSUMS else 0)
     return bytes(out)
 
 
 def _lz4_head(data: bytes) -> tuple[int, int]:
     """Return the frame's flags, and where its first block begins."""
     if _u32_at(data, 0) != _LZ4_MAGIC or len(data) < 7:
-        raise ValueError("it is no LZ4 frame")
+        raise ValueError("it is not an LZ4 frame")
     flags = data[4]
     if flags >> 6 != _LZ4_VERSION or flags & _LZ4_DICTIONARY:
         raise ValueError(f"an LZ4 frame with flags {flags:#04x} is not readable")
     return flags, 7 + (8 if flags & _LZ4_CONTENT_SIZE else 0)
 
 
-def _lz4_block(data: bytes, at: int, end: int, out: bytearray) -> None:
+def _lz4_block(data: bytes, index: int, end: int, out: bytearray) -> None:
     """Append what a block holds: literals, each followed by a copy of bytes that came before."""
-    while at < end:
-        token = data[at]
-        size, at = _lz4_length(data, at + 1, end, token >> 4)
-        if at + size > end:
+    while index < end:
+        token = data[index]
+        size, index = _lz4_length(data, index + 1, end, token >> 4)
+        if index + size > end:
             raise ValueError("literals are cut short")
-        out += data[at : at + size]
-        at += size
-        if at == end:
+        out += data[index : index + size]
+        index += size
+        if index == end:
             return
-        if at + 2 > end:
+        if index + 2 > end:
             raise ValueError("a distance is cut short")
-        distance = data[at] | data[at + 1] << 8
-        size, at = _lz4_length(data, at + 2, end, token & _LZ4_LENGTH_MORE)
+        distance = data[index] | data[index + 1] << 8
+        size, index = _lz4_length(data, index + 2, end, token & _LZ4_LENGTH_MORE)
         _lz4_copy(out, distance, size + _LZ4_MATCH_MIN)
 
 
-def _lz4_length(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
+def _lz4_length(data: bytes, index: int, end: int, size: int) -> tuple[int, int]:
     if size == _LZ4_LENGTH_MORE:
         more = 255
         while more == 255:
-            if at >= end:
+            if index >= end:
                 raise ValueError("a length is cut short")
-            more = data[at]
+            more = data[index]
             size += more
-            at += 1
-    return size, at
+            index += 1
+    return size, index
 
 
 def _lz4_copy(out: bytearray, distance: int, size: int) -> None:
@@ -178,8 +178,8 @@ def _lz4_copy(out: bytearray, distance: int, size: int) -> None:
     out += piece[:size]
 
 
-def _u32_at(data: bytes, at: int) -> int:
-    if at + _U32.size > len(data):
+def _u32_at(data: bytes, index: int) -> int:
+    if index + _U32.size > len(data):
         raise ValueError("it is cut short")
-    value: int = _U32.unpack_from(data, at)[0]
+    value: int = _U32.unpack_from(data, index)[0]
     return value

@@ -29,7 +29,7 @@ Message = tuple[StoredRecord, Properties]
 def decode_inner(
     body: Buffer, kafka: bool, base_offset: int, store_timestamp_ms: int, leader_epoch: int
 ) -> list[StoredRecord]:
-    """Return the messages of an inner batch; `BadRequestError` when `body` is none."""
+    """Return the messages of an inner batch; `BadRequestError` when `body` is not one."""
     first = Stamps(base_offset, store_timestamp_ms, store_timestamp_ms, leader_epoch)
     try:
         messages, _ = read_inner(bytes(view_of(body)), first, kafka=kafka)

@@ -55,33 +55,33 @@ def decode_batches(
     their offsets."""
     messages: list[StoredRecord] = []
     inflated = 0
-    at = 0
-    while at < len(body):
-        head, end = _read_head(body, at)
+    index = 0
+    while index < len(body):
+        head, end = _read_head(body, index)
         if not head.attributes & _CONTROL:
             codec = head.attributes & _CODEC_MASK
-            content = _inflate(body[at + KAFKA_BATCH.size : end], codec)
+            content = _inflate(body[index + KAFKA_BATCH.size : end], codec)
             inflated += len(content) if codec else 0
             stamps = (base_offset, store_timestamp_ms, leader_epoch)
             header = _tag_header if tag_header is None else tag_header
             messages += _read_messages(content, head, stamps, header)
         base_offset += head.last_offset_delta + 1
-        at = end
+        index = end
     return messages, inflated
 
 
-def _read_head(body: bytes, at: int) -> tuple[_Head, int]:
-    if len(body) - at < KAFKA_BATCH.size:
-        raise ValueError(f"Kafka batch cut short at {len(body) - at} bytes")
-    head = _Head(*KAFKA_BATCH.unpack_from(body, at))
-    end = at + _SIZE_END + head.size
+def _read_head(body: bytes, index: int) -> tuple[_Head, int]:
+    if len(body) - index < KAFKA_BATCH.size:
+        raise ValueError(f"Kafka batch cut short at {len(body) - index} bytes")
+    head = _Head(*KAFKA_BATCH.unpack_from(body, index))
+    end = index + _SIZE_END + head.size
     if head.magic != _MAGIC:
         raise ValueError(f"Kafka batch of version {head.magic}, expected {_MAGIC}")
-    if not at + KAFKA_BATCH.size <= end <= len(body):
+    if not index + KAFKA_BATCH.size <= end <= len(body):
         raise ValueError(f"Kafka batch of {head.size} bytes does not fit in {len(body)}")
     if head.last_offset_delta < 0 or head.message_count < 0:
         raise ValueError("Kafka batch counts its messages below zero")
-    if crc32c(body[at + _CHECKED_FROM : end]) != head.checksum:
+    if crc32c(body[index + _CHECKED_FROM : end]) != head.checksum:
         raise ValueError("Kafka batch checksum does not match")
     return head, end
 
@@ -153,9 +153,9 @@ def _tags(headers: tuple[Header, ...], tag_header: str) -> tuple[str, ...]:
 class _Cursor:
     """Reads [at, end) of a buffer, never past its end."""
 
-    def __init__(self, data: bytes, at: int, end: int) -> None:
+    def __init__(self, data: bytes, index: int, end: int) -> None:
         self._data = data
-        self._at = at
+        self._at = index
         self._end = end
 
     def take(self, size: int) -> bytes:

@@ -1,7 +1,7 @@
 """Finds the parts of a record in a log, and says whether its bytes are what was written.
 
-`find_parts` looks at sizes only; `find_fault` at checksums and at the record's idea of where it
-lies. Neither copies anything, and neither reads outside the bytes it was given, whatever they hold.
+`find_parts` looks at sizes only; `find_fault` at checksums and at the position in the record.
+Neither copies anything, and neither reads outside the bytes it was given, whatever they hold.
 """
 
 from __future__ import annotations
@@ -137,53 +137,53 @@ def _unpack_parts(log: memoryview, start: int, size: int, version: int) -> Recor
 def check_at(
     log: memoryview, base: int, position: int, limit: int, *, strict: bool
 ) -> RecordParts | Damage:
-    """Return the record at `position` if all of it lies before index `limit` and is undamaged."""
-    found = find_parts(log, position - base, limit)
-    if isinstance(found, str):
-        return Damage(position, found)
-    fault = find_fault(log, found, position, strict=strict)
-    return found if fault is None else Damage(position, fault)
+    """Return the record at `position` if all of it is before index `limit` and is undamaged."""
+    parts = find_parts(log, position - base, limit)
+    if isinstance(parts, str):
+        return Damage(position, parts)
+    fault = find_fault(log, parts, position, strict=strict)
+    return parts if fault is None else Damage(position, fault)
 
 
-def find_fault(log: memoryview, found: RecordParts, position: int, *, strict: bool) -> str | None:
+def find_fault(log: memoryview, parts: RecordParts, position: int, *, strict: bool) -> str | None:
     """Return what is wrong with a located record that should lie at `position`, or None."""
-    if found.position != position:
-        return f"the record says that it lies at {found.position}"
-    return find_damaged_part(log, found, strict=strict)
+    if parts.position != position:
+        return f"the record says that it is at {parts.position}"
+    return find_damaged_part(log, parts, strict=strict)
 
 
-def find_damaged_part(log: memoryview, found: RecordParts, *, strict: bool) -> str | None:
-    """Return what is wrong with a record wherever it lies, or None. A `strict` check wants a
+def find_damaged_part(log: memoryview, parts: RecordParts, *, strict: bool) -> str | None:
+    """Return what is wrong with a record wherever it is stored, or None. A `strict` check wants a
     whole-record checksum."""
-    if zlib.crc32(log[found.body : found.body_end]) & CHECKSUM_MASK != found.body_crc:
+    if zlib.crc32(log[parts.body : parts.body_end]) & CHECKSUM_MASK != parts.body_crc:
         return "body checksum does not match"
-    if found.properties == found.end:
+    if parts.properties == parts.end:
         return _NO_CHECKSUM if strict else None
-    if log[found.end - 1] == 0:
+    if log[parts.end - 1] == 0:
         # Without this, a page lost after the body would pass for an old client's properties,
         # which may lack their last 0x02.
         return "properties end in zero bytes"
-    digits = checksum_digits(log, found)
+    digits = checksum_digits(log, parts)
     if digits is None:
-        return _find_lost_checksum(log, found) or (_NO_CHECKSUM if strict else None)
-    if not digits.isdigit() or read_checksum(digits) != record_checksum(log, found):
+        return _find_lost_checksum(log, parts) or (_NO_CHECKSUM if strict else None)
+    if not digits.isdigit() or read_checksum(digits) != record_checksum(log, parts):
         return "record checksum does not match"
     return None
 
 
-def checksum_digits(log: memoryview, found: RecordParts) -> bytes | None:
+def checksum_digits(log: memoryview, parts: RecordParts) -> bytes | None:
     """Return the digits of the record's `__CRC32#`, or None when it has no such trailer."""
-    trailer = found.end - CHECKSUM_SIZE
-    if trailer < found.properties:
+    trailer = parts.end - CHECKSUM_SIZE
+    if trailer < parts.properties:
         return None
     digits = trailer + len(CHECKSUM_START)
-    if log[trailer:digits] != CHECKSUM_START or log[found.end - 1] != VALUE_END[0]:
+    if log[trailer:digits] != CHECKSUM_START or log[parts.end - 1] != VALUE_END[0]:
         return None
     return bytes(log[digits : digits + CHECKSUM_DIGITS])
 
 
-def record_checksum(log: memoryview, found: RecordParts) -> int:
-    return zlib.crc32(log[found.start : found.end - CHECKSUM_SIZE]) & CHECKSUM_MASK
+def record_checksum(log: memoryview, parts: RecordParts) -> int:
+    return zlib.crc32(log[parts.start : parts.end - CHECKSUM_SIZE]) & CHECKSUM_MASK
 
 
 def write_checksum(checksum: int) -> bytes:
@@ -195,15 +195,15 @@ def read_checksum(digits: bytes) -> int:
     return int(digits[::-1])
 
 
-def _find_lost_checksum(log: memoryview, found: RecordParts) -> str | None:
+def _find_lost_checksum(log: memoryview, parts: RecordParts) -> str | None:
     """Tell a record that never had a checksum from one whose checksum was hit itself."""
-    if found.end - found.properties >= CHECKSUM_SIZE:
-        trailer = bytes(log[found.end - CHECKSUM_SIZE : found.end])
+    if parts.end - parts.properties >= CHECKSUM_SIZE:
+        trailer = bytes(log[parts.end - CHECKSUM_SIZE : parts.end])
         digits = trailer[len(CHECKSUM_START) : -1]
-        is_right = digits.isdigit() and read_checksum(digits) == record_checksum(log, found)
+        is_right = digits.isdigit() and read_checksum(digits) == record_checksum(log, parts)
         if is_right or _likeness(trailer) >= _LIKENESS_MIN:
             return "the record checksum itself is damaged"
-    properties = bytes(log[found.properties : found.end])
+    properties = bytes(log[parts.properties : parts.end])
     if CHECKSUM.encode() in properties and any(name == CHECKSUM for name, _ in parse(properties)):
         return "the record checksum is not where it belongs"
     return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.codec.format import is_plain_key, key_token
 from penstock.codec.pure.read.key_index import index_lookup
-from penstock.codec.pure.read.reading import LogFile, Wanted, read_at
+from penstock.codec.pure.read.reading import LogFile, RecordFilter, read_at
 from penstock.record import StoredRecord
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def read_one(
     stored = int.from_bytes(file.view[at : at + 4], "big", signed=True)
     if stored > SIZE_MAX or size not in (ANY, stored):
         return None
-    found = read_at(file, Wanted((), now_ms, None, key), position, stored)
+    found = read_at(file, RecordFilter((), now_ms, None, key), position, stored)
     if found is None or offset not in (ANY, found.offset):
         return None
     return found

@@ -42,7 +42,7 @@ _INT32_MIN: Final = -(1 << 31)
 _INT32_MAX: Final = (1 << 31) - 1
 
 
-class Wanted(NamedTuple):
+class RecordFilter(NamedTuple):
     """Which messages a reader wants to see."""
 
     deleted: DeletedRanges
@@ -109,15 +109,15 @@ class LogFile:
 
     def record_at(self, position: int, size: int) -> RecordParts | Damage:
         """Return the undamaged record that a unit points at."""
-        found = check_at(self.view, self._base, position, len(self.view), strict=self._strict)
-        if isinstance(found, Damage):
-            return found
-        if found.size != size:
-            return Damage(position, f"unit says {size} bytes, the record has {found.size}")
-        topic = self.view[found.topic : found.topic_end]
-        if found.queue_id != self._queue_id or topic != self._topic:
+        parts = check_at(self.view, self._base, position, len(self.view), strict=self._strict)
+        if isinstance(parts, Damage):
+            return parts
+        if parts.size != size:
+            return Damage(position, f"unit says {size} bytes, the record has {parts.size}")
+        topic = self.view[parts.topic : parts.topic_end]
+        if parts.queue_id != self._queue_id or topic != self._topic:
             return Damage(position, "unit points at a record of another queue")
-        return found
+        return parts
 
 
 def read_records(
@@ -137,37 +137,41 @@ def read_records(
 ) -> ReadPage:
     """Read the records of consecutive simple-queue units from `first_offset` on."""
     page = Page(first_offset, max_records, max_size)
-    wanted = Wanted(deleted, now_ms, tag, key)
+    record_filter = RecordFilter(deleted, now_ms, tag, key)
     file = LogFile(log, base, topic, queue_id, strict=strict)
     for unit in _units(QUEUE_UNIT.size, units):
         position, size, code = QUEUE_UNIT.unpack(unit)
         if page.is_full:
             break
-        if not wanted.is_deleted(page.next_offset) and (position, size, code) != _PRE_BLANK:
+        if not record_filter.is_deleted(page.next_offset) and (position, size, code) != _PRE_BLANK:
             if not file.holds(position):
                 break
-            if wanted.may_have_tag(code) and not _read_one(file, page, wanted, position, size):
+            if record_filter.may_have_tag(code) and not _read_one(
+                file, page, record_filter, position, size
+            ):
                 break
         page.next_offset += 1
     return page.as_tuple()
 
 
-def _read_one(file: LogFile, page: Page, wanted: Wanted, position: int, size: int) -> bool:
+def _read_one(
+    file: LogFile, page: Page, record_filter: RecordFilter, position: int, size: int
+) -> bool:
     """Put the record of the page's next offset on the page, if it is wanted; return False when the
     page ends before it."""
-    found = file.record_at(position, size)
-    if isinstance(found, RecordParts) and found.queue_offset != page.next_offset:
-        found = Damage(position, f"unit {page.next_offset} points at offset {found.queue_offset}")
-    message = found if isinstance(found, Damage) else _message_of(file.view, found, position)
-    if isinstance(message, Damage) or isinstance(found, Damage):
+    parts = file.record_at(position, size)
+    if isinstance(parts, RecordParts) and parts.queue_offset != page.next_offset:
+        parts = Damage(position, f"unit {page.next_offset} points at offset {parts.queue_offset}")
+    message = parts if isinstance(parts, Damage) else _message_of(file.view, parts, position)
+    if isinstance(message, Damage) or isinstance(parts, Damage):
         page.damage = message if isinstance(message, Damage) else None
         return False
     stored, properties = message
-    if wanted.takes(stored, properties):
+    if record_filter.takes(stored, properties):
         if not page.has_room(size):
             return False
-        if is_compressed(found):
-            inflated = _inflated(found, stored, position)
+        if is_compressed(parts):
+            inflated = _inflated(parts, stored, position)
             if isinstance(inflated, Damage):
                 page.damage = inflated
                 return False
@@ -180,45 +184,47 @@ def _read_one(file: LogFile, page: Page, wanted: Wanted, position: int, size: in
     return True
 
 
-def is_compressed(found: RecordParts) -> bool:
+def is_compressed(parts: RecordParts) -> bool:
     """Say whether the body is as a RocketMQ client compressed it; an empty one is left alone."""
-    return bool(found.sys_flag & FLAG_COMPRESSED) and found.body < found.body_end
+    return bool(parts.sys_flag & FLAG_COMPRESSED) and parts.body < parts.body_end
 
 
-def _inflated(found: RecordParts, stored: StoredRecord, position: int) -> StoredRecord | Damage:
+def _inflated(parts: RecordParts, stored: StoredRecord, position: int) -> StoredRecord | Damage:
     """Return the record with the value that its body holds. (Only clients of RocketMQ compress, and
     never an envelope: that is ours.)"""
     try:
-        value = inflate_body(stored.value or b"", found.sys_flag)
+        value = inflate_body(stored.value or b"", parts.sys_flag)
     except ValueError as error:
         return Damage(position, str(error))
     return replace(stored, value=value)
 
 
-def read_at(file: LogFile, wanted: Wanted, position: int, size: int) -> StoredRecord | None:
+def read_at(
+    file: LogFile, record_filter: RecordFilter, position: int, size: int
+) -> StoredRecord | None:
     """Return the record at `position` if it is undamaged, wanted and not compressed."""
-    found = file.record_at(position, size)
-    if isinstance(found, Damage) or is_compressed(found):
+    parts = file.record_at(position, size)
+    if isinstance(parts, Damage) or is_compressed(parts):
         return None
-    message = _message_of(file.view, found, position)
-    return None if isinstance(message, Damage) or not wanted.takes(*message) else message[0]
+    message = _message_of(file.view, parts, position)
+    return None if isinstance(message, Damage) or not record_filter.takes(*message) else message[0]
 
 
-def _message_of(log: memoryview, found: RecordParts, position: int) -> Message | Damage:
-    properties = parse(bytes(log[found.properties : found.end]))
-    body = bytes(log[found.body : found.body_end])
+def _message_of(log: memoryview, parts: RecordParts, position: int) -> Message | Damage:
+    properties = parse(bytes(log[parts.properties : parts.end]))
+    body = bytes(log[parts.body : parts.body_end])
     try:
-        return stored_from_parts(body, properties, _stamps_of(found)), properties
+        return stored_from_parts(body, properties, _stamps_of(parts)), properties
     except ValueError as error:
         return Damage(position, str(error))
 
 
-def _stamps_of(found: RecordParts) -> Stamps:
+def _stamps_of(parts: RecordParts) -> Stamps:
     return Stamps(
-        found.queue_offset,
-        found.born_timestamp_ms,
-        found.store_timestamp_ms,
-        leader_epoch_of(found.sys_flag, found.prepared_offset),
+        parts.queue_offset,
+        parts.born_timestamp_ms,
+        parts.store_timestamp_ms,
+        leader_epoch_of(parts.sys_flag, parts.prepared_offset),
     )
 
 
@@ -246,7 +252,7 @@ def read_batches(
 ) -> ReadPage:
     """Read the messages from `start_offset` on of consecutive batch-queue units."""
     page = Page(start_offset, max_records, max_size)
-    wanted = Wanted(deleted, now_ms, tag, key)
+    record_filter = RecordFilter(deleted, now_ms, tag, key)
     file = LogFile(log, base, topic, queue_id, strict=strict)
     for unit in _units(BATCH_UNIT.size, units):
         position, size, _, _, batch_base, count, _, _ = BATCH_UNIT.unpack(unit)
@@ -264,13 +270,15 @@ def read_batches(
             page.damage = found
             break
         messages, inflated = found
-        if not _read_messages(page, wanted, messages, size + inflated):
+        if not _read_messages(page, record_filter, messages, size + inflated):
             break
         page.next_offset = max(page.next_offset, batch_end)
     return page.as_tuple()
 
 
-def _read_messages(page: Page, wanted: Wanted, messages: list[Message], size: int) -> bool:
+def _read_messages(
+    page: Page, record_filter: RecordFilter, messages: list[Message], size: int
+) -> bool:
     """Put the wanted messages of one batch on the page; return False when it is full."""
     is_counted = False
     for stored, properties in messages:
@@ -278,7 +286,7 @@ def _read_messages(page: Page, wanted: Wanted, messages: list[Message], size: in
             continue
         if page.is_full:
             return False
-        if not wanted.is_deleted(stored.offset) and wanted.takes(stored, properties):
+        if not record_filter.is_deleted(stored.offset) and record_filter.takes(stored, properties):
             if not is_counted:
                 if not page.has_room(size):
                     return False

@@ -55,14 +55,14 @@ def copy_records(
             continue
         if not file.holds(position):
             break
-        found = file.record_at(position, size)
-        if isinstance(found, RecordParts) and found.queue_offset != first:
-            found = Damage(position, f"unit {first} points at offset {found.queue_offset}")
-        if isinstance(found, Damage):
-            return bytes(data), after, found
+        parts = file.record_at(position, size)
+        if isinstance(parts, RecordParts) and parts.queue_offset != first:
+            parts = Damage(position, f"unit {first} points at offset {parts.queue_offset}")
+        if isinstance(parts, Damage):
+            return bytes(data), after, parts
         if data and len(data) + size > max_size:
             break
-        data += file.view[found.start : found.end]
+        data += file.view[parts.start : parts.end]
         after = end
     return bytes(data), after, None
 
@@ -85,32 +85,32 @@ def place_records(
     name = None if topic is None else topic.encode("utf-8", "surrogateescape")
     while len(placed) < len(view):
         at = len(placed)
-        found = find_parts(view, at, len(view))
-        fault = found if isinstance(found, str) else find_damaged_part(view, found, strict=False)
-        if fault is not None or isinstance(found, str):
+        parts = find_parts(view, at, len(view))
+        fault = parts if isinstance(parts, str) else find_damaged_part(view, parts, strict=False)
+        if fault is not None or isinstance(parts, str):
             raise BadRequestError(f"no record of a commit log at byte {at}: {fault}")
-        begin, count = found.queue_offset, 1
+        begin, count = parts.queue_offset, 1
         if kind == KIND_BATCH:
-            properties = parse(bytes(view[found.properties : found.end]))
+            properties = parse(bytes(view[parts.properties : parts.end]))
             inner = inner_range(lookup(properties))
             if inner is None or inner[0] != begin:
                 raise BadRequestError(
                     f"no record of a commit log at byte {at}: it does not belong in a batch queue"
                 )
             count = inner[1]
-        if name is not None and not _is_of(view, found, name, queue_id):
+        if name is not None and not _is_of(view, parts, name, queue_id):
             break
-        if len(placed) + found.size > max_size or not 0 <= begin - end <= gap_max:
+        if len(placed) + parts.size > max_size or not 0 <= begin - end <= gap_max:
             break
         if not placed:
             first = begin
-        placed += moved(view, found, position + at)
+        placed += moved(view, parts, position + at)
         end = begin + count
     return bytes(placed), first, end
 
 
-def _is_of(view: memoryview, found: RecordParts, topic: bytes, queue_id: int) -> bool:
-    return found.queue_id == queue_id and bytes(view[found.topic : found.topic_end]) == topic
+def _is_of(view: memoryview, parts: RecordParts, topic: bytes, queue_id: int) -> bool:
+    return parts.queue_id == queue_id and bytes(view[parts.topic : parts.topic_end]) == topic
 
 
 def block_checksums(data: Buffer, block_size: int) -> bytes:

@@ -11,7 +11,7 @@ The body is JSON, so that people can read it with any tool that shows RocketMQ's
 say which offsets they mean and can be folded again without harm. A command that this release does
 not know is refused by name: skipping it would show deleted records.
 
-There is no command to open a sealed shard again: what was promised to be complete stays so.
+There is not a command to open a sealed shard again: what was promised to be complete stays so.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DeleteOffsets(Struct, frozen=True, kw_only=True, tag="delete_offsets", tag
             raise BadRequestError("a deletion names at least one range")
         for start, end in self.ranges:
             if not 0 <= start < end <= _OFFSET_MAX:
-                raise BadRequestError(f"[{start}, {end}) is no range of offsets")
+                raise BadRequestError(f"[{start}, {end}) is not a range of offsets")
 
 
 class DeleteBefore(Struct, frozen=True, kw_only=True, tag="delete_before", tag_field="command"):
@@ -64,7 +64,7 @@ class DeleteBefore(Struct, frozen=True, kw_only=True, tag="delete_before", tag_f
 
     def __post_init__(self) -> None:
         if not 0 <= self.offset <= _OFFSET_MAX:
-            raise BadRequestError(f"{self.offset} is no offset")
+            raise BadRequestError(f"{self.offset} is not an offset")
 
 
 class Seal(Struct, frozen=True, kw_only=True, tag="seal", tag_field="command"):
@@ -130,9 +130,9 @@ def decode(source: StoredRecord | bytes) -> Command:
     try:
         head = _head_decoder.decode(body or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"control record{where} is no command: {error}") from error
+        raise BadRequestError(f"control record{where} is not a command: {error}") from error
     if head.version < 1:
-        raise BadRequestError(f"control record{where} is no command: version {head.version}")
+        raise BadRequestError(f"control record{where} is not a command: version {head.version}")
     if head.version > CONTROL_VERSION or head.command not in _KNOWN:
         raise NotSupportedError(
             f"control record{where}: command {head.command!r} of version {head.version} "
@@ -141,7 +141,7 @@ def decode(source: StoredRecord | bytes) -> Command:
     try:
         return _decoder.decode(body or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"control record{where} is no command: {error}") from error
+        raise BadRequestError(f"control record{where} is not a command: {error}") from error
 
 
 def is_control(shard: ShardId) -> bool:
@@ -156,7 +156,7 @@ def control_shard(shard: ShardId) -> ShardId:
 
 def data_shard(shard: ShardId) -> ShardId:
     """Return the shard of which `shard` is the companion."""
-    assert is_control(shard), f"{shard.name} is no companion"
+    assert is_control(shard), f"{shard.name} is not a companion"
     return ShardId(shard.topic.removesuffix(CONTROL_SUFFIX), shard.partition)
 
 

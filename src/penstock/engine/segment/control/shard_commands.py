@@ -1,7 +1,7 @@
-"""What is done to shards beyond appending, as records of the log: commands and journal lines.
+"""What is done to shards beyond appending, as records of the log: commands and catalog lines.
 
-A command goes to the companion queue of its shard, and is done under the log's lock at once: so the
-states are at any position of the log what a replay up to there would make them.
+A command is appended to the companion queue of its shard and applied under one hold of the log's
+lock: at any position of the log, the states are what a replay up to there would make them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.engine.segment.control.shard_catalog import (
     encode_entry,
 )
 from penstock.engine.segment.log.write_manager import check_not_sealed
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.recovery.recovery import fold_appended
@@ -149,14 +149,14 @@ class ShardCommands:
         def append() -> int:
             offset = appender.append(journal.handle, record, self._writer.now(), journal.epoch)
             if offset >= 0:
-                self._forget(log)
+                self._mark_dropped(log)
             return offset
 
         try:
             self._writer.run(journal, append)
         except DiskFullError:
             with self._log.lock:
-                self._forget(log)
+                self._mark_dropped(log)
             return False
         return True
 
@@ -173,7 +173,7 @@ class ShardCommands:
             return False
         return True
 
-    def _forget(self, log: ShardLog) -> None:
+    def _mark_dropped(self, log: ShardLog) -> None:
         for each in (log, self._table.find(control.control_shard(log.shard))):
             if each is not None and not each.state.dropped:
                 self._checkpointer.touch(each)

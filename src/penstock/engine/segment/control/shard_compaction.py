@@ -40,13 +40,13 @@ def find_removable(
         except UnreadableContentError as error:
             offset = error.next_offset  # it has no keys: it replaces nothing, and stays
             continue
-        if (columns is not None and not _take(compaction, columns)) or after <= offset:
+        if (columns is not None and not _add_page(compaction, columns)) or after <= offset:
             break
         offset = after
     return compaction.finish(tombstones_until)
 
 
-def _take(compaction: CompactionPass, columns: Columns) -> bool:
+def _add_page(compaction: CompactionPass, columns: Columns) -> bool:
     """Show a page to the pass; return False when it ends there."""
     offsets, stored_ms = _numbers(columns["offset"][0]), _numbers(columns["store_timestamp"][0])
     if not offsets:

@@ -1,4 +1,4 @@
-"""Removes what deleted shards leave behind: their files soon, their states when nothing needs them.
+"""Removes what deleted shards leave: their files soon, their states when nothing needs them.
 
 A deletion is a line in the log and a mark in the shard's state. The files go in the background, so
 that ten thousand topics are deleted as fast as lines are written, and not before a checkpoint has
@@ -6,9 +6,9 @@ saved the mark: until then a start, and readers in other processes, may take the
 
 The state says that the shard's records in the log are dead: without it, a replay would bring them
 back. When the last file of the log is gone in which the shard was named, nothing can, and its state
-goes, too; else a store in which topics come and go would grow for ever. Its directories are gone
-then, on the device: a file that came back after a power cut would be taken for one of a later shard
-of that name.
+goes, too; else a store in which topics come and go would grow without a limit. Its directories are
+removed before that, on the device: a file that came back after a power cut would be taken for one
+of a later shard of that name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.engine.segment.control.shard_directories import remove_directories
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.platform.log import get_logger
 
@@ -53,7 +53,7 @@ class ShardPurge:
     def sweep(self, count_max: int) -> int:
         """Remove the files of deleted shards, at most so many; return of how many."""
         swept: list[ShardLog] = []
-        for log in _taken(self._left, count_max):
+        for log in _pop_some(self._left, count_max):
             try:
                 log.remove_files()
             except OSError:
@@ -70,12 +70,12 @@ class ShardPurge:
         gone = [log for log in parts.table if log.state.is_gone(start) and log.remove_files()]
         self._remove_directories(gone)
         with parts.checkpointer.pause:
-            forgotten = [log for log in gone if self._forget(log, start)]
+            forgotten = [log for log in gone if self._remove_state(log, start)]
         if forgotten:
             _log.info("shards_forgotten", count=len(forgotten))
         return len(forgotten)
 
-    def _forget(self, log: ShardLog, start: int) -> bool:
+    def _remove_state(self, log: ShardLog, start: int) -> bool:
         parts = self._parts
         with parts.log.lock:
             if not log.state.is_gone(start):
@@ -89,7 +89,7 @@ class ShardPurge:
         remove_directories(parts.disk, parts.paths, [(log.shard, log.kind) for log in logs])
 
 
-def _taken(left: deque[ShardLog], count_max: int) -> Iterator[ShardLog]:
+def _pop_some(left: deque[ShardLog], count_max: int) -> Iterator[ShardLog]:
     """Take shards from a queue that other threads take from, too."""
     for _ in range(count_max):
         try:

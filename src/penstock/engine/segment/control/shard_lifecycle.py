@@ -7,7 +7,7 @@ from typing import Final
 from penstock.engine.segment.control import control_records as control
 from penstock.engine.segment.control.shard_commands import ShardCommands
 from penstock.engine.segment.control.shard_gc import ShardPurge
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.errors import AlreadyExistsError, NotSupportedError
@@ -27,31 +27,31 @@ class ShardLives:
     ) -> bool:
         """Create a shard whose first record gets `start_offset`; return False when it exists."""
         with self._log.lock:
-            found = self._table.find(shard)
-            if found is None:
+            shard_log = self._table.find(shard)
+            if shard_log is None:
                 unit = start_offset if kind is QueueKind.SIMPLE else 0
                 state = ShardState(kind, start_offset)
-                found = self._table.add(shard, state, start_offset, unit)
-            elif found.state.dropped:
+                shard_log = self._table.add(shard, state, start_offset, unit)
+            elif shard_log.state.dropped:
                 if start_offset:
                     raise NotSupportedError(
                         f"shard {shard.name!r} was deleted from this store; it can begin again at "
                         f"offset 0 only, not at {start_offset}: use another data directory"
                     )
-                _revive(found, kind)
-            elif found.kind is not kind:
+                _revive(shard_log, kind)
+            elif shard_log.kind is not kind:
                 raise AlreadyExistsError(
-                    f"shard {shard.name!r} exists with {found.kind.value} queues"
+                    f"shard {shard.name!r} exists with {shard_log.kind.value} queues"
                 )
             else:
                 return False
-            found.set_flush(flush)
-            found.state.born_at = self._log.end + 1
+            shard_log.set_flush(flush)
+            shard_log.state.born_at = self._log.end + 1
         try:
-            self._commands.keep(found, config)
+            self._commands.keep(shard_log, config)
         except BaseException:
-            found.state.drop(self._log.end)
-            found.note_state()
+            shard_log.state.drop(self._log.end)
+            shard_log.note_state()
             raise
         return True
 

@@ -53,7 +53,7 @@ class ChangedShards:
             if commit < log.next_offset:
                 holding_back.add(log.handle)
             bounds.append((log.shard, log.earliest, commit))
-        # After everything that can raise: what was not told is told next time.
+        # After everything that can raise: what was not reported is reported next time.
         self._holding_back, self._seen = holding_back, now
         return bounds
 

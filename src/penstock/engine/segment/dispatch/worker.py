@@ -27,8 +27,8 @@ SIZE_MAX: Final = 4 << 20
 BATCHES_PER_TURN: Final = 16
 SAVE_INTERVAL_S: Final = 1.0
 LOOK_AT_ALL_EVERY_S: Final = 60.0
-"""How often a worker that is told what moved looks at shards that did not: whether they are still
-there, and still hold what it has not seen."""
+"""How often a worker that is notified of changed shards looks at the others: whether they still
+exist, and still hold records that it has not seen."""
 SAVE_PAUSE: Final = 20
 """From one save to the next, at least this many times as long as it took: a save writes the
 positions in all shards."""
@@ -37,7 +37,7 @@ POLL_INTERVAL_S: Final = 0.25
 RETRY_FIRST_S: Final = 0.125
 RETRY_MAX_S: Final = 32.0
 STREAKS_LOGGED_MAX: Final = 10
-"""Shards that may fail at once and each be logged; of more, `failures` tells."""
+"""Shards whose failures are logged one by one; the metric `failures` counts all."""
 
 Read = Callable[[ShardId, int, int, int], Sequence[StoredRecord]]
 """(shard, offset, records at most, bytes at most): the live committed records from `offset` on;
@@ -140,13 +140,13 @@ class DispatchWorker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at once whether something was committed."""
+        """Look now whether something was committed."""
         if not self._wake.is_set():
             self._wake.set()
 
     def stop(self, timeout_s: float) -> None:
-        """End after the batch under way, and save. A dispatcher that does not return is left
-        behind: its position did not move."""
+        """End after the batch under way, and save. A dispatcher that does not return is
+        abandoned: its position did not move."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
@@ -224,7 +224,7 @@ class DispatchWorker:
                 shards = self._find_changed(self._unfinished)
             else:
                 shards = list(self._bounds())
-                self._forget_all_but({shard for shard, _, _ in shards})
+                self._drop_all_but({shard for shard, _, _ in shards})
                 self._looked_at_all = now
         except Exception as error:  # noqa: BLE001 - a fault of the store must not end this thread
             if not self._blind:
@@ -238,20 +238,20 @@ class DispatchWorker:
         streak = self._streaks.get(shard)
         if streak is not None and self._clock.monotonic() < streak.retry_at:
             return 0
-        position = self._settle(shard, earliest, commit)
+        position = self._clamp_position(shard, earliest, commit)
         batches = 0
         while position < commit and batches < BATCHES_PER_TURN and not self._stopping:
             try:
                 position = self._advance(shard, position, commit)
             except Exception as error:  # noqa: BLE001 - whatever users' code raises, others go on
-                self._note_failure(shard, position, error)
+                self._count_failure(shard, position, error)
                 break
             self.positions.move(shard, position)
-            self._note_success(shard)
+            self._end_streak(shard)
             batches += 1
         return batches
 
-    def _settle(self, shard: ShardId, earliest: int, commit: int) -> int:
+    def _clamp_position(self, shard: ShardId, earliest: int, commit: int) -> int:
         """Return the position in a shard, moved into what the shard holds."""
         position = self.positions.get(shard)
         if position is not None and position < earliest:
@@ -272,7 +272,7 @@ class DispatchWorker:
         """Shards on which the dispatcher raised the last time, and what."""
         return {shard: streak.reason for shard, streak in self._streaks.copy().items()}
 
-    def _note_failure(self, shard: ShardId, position: int, error: Exception) -> None:
+    def _count_failure(self, shard: ShardId, position: int, error: Exception) -> None:
         self._failed_batches.inc()
         streak = self._streaks.get(shard)
         if streak is None:
@@ -291,7 +291,7 @@ class DispatchWorker:
         delay_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(streak.count - 1, 20))
         streak.retry_at = self._clock.monotonic() + delay_s
 
-    def _note_success(self, shard: ShardId) -> None:
+    def _end_streak(self, shard: ShardId) -> None:
         streak = self._streaks.pop(shard, None)
         if streak is not None and streak.logged:
             _log.info(
@@ -306,7 +306,7 @@ class DispatchWorker:
     def lag_of(self, shard: ShardId, earliest: int, commit: int) -> int:
         return max(0, commit - settled_position(self.positions.get(shard), earliest, commit))
 
-    def _forget_all_but(self, shards: set[ShardId]) -> None:
+    def _drop_all_but(self, shards: set[ShardId]) -> None:
         self.positions.keep_only(shards)
         for shard in self._streaks.keys() - shards:
             del self._streaks[shard]

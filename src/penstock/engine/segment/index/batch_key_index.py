@@ -23,8 +23,9 @@ from penstock.codec.select import core
 from penstock.engine.segment.dispatch.changed_shards import ChangedShards
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
 from penstock.engine.segment.index.block_checksums import BlockChecksums
-from penstock.engine.segment.index.key_index import IndexMark, KeyIndex
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.index.index_file import IndexMark
+from penstock.engine.segment.index.key_index import KeyIndex
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.recovery.checksummed_file import Kind, frame, read_whole, unframe
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.platform.log import get_logger
@@ -75,7 +76,7 @@ class _Sink:
         return added
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Made here, for msgspec must not look at a type for the first time in two threads together.
 _marks: Final = msgspec.msgpack.Decoder(IndexMark)
 
 
@@ -90,7 +91,7 @@ class BatchKeys:
         self._directory: Final = f"{paths.own}/{BATCH_KEYS}"
         self._clock: Final = parts.clock
         self._read_keys: Final = read_keys
-        # What is in the index already lies below the end of the log.
+        # What is in the index is already below the end of the log.
         sink = _Sink(parts.log.end)
         self._sink: Final = sink
         disk.make_directory(paths.batch_index)

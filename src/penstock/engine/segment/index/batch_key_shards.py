@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.engine.segment.index.batch_key_index import BatchKeys, Bounds
 from penstock.engine.segment.log.disk_errors import disk_errors
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.read.key_reader import Query, ShardReader
 from penstock.record import QueueKind, ShardId
 

@@ -25,7 +25,7 @@ _FILES_MAX: Final = 128
 
 
 class IndexMappings:
-    """Hands out the bytes of index files. Whoever holds a view keeps its file mapped."""
+    """Hands out the bytes of index files. A reader that holds a view keeps its file mapped."""
 
     def __init__(self, disk: Disk, directory: str, file_size: int, sealed: SealedFiles) -> None:
         self._disk: Final = disk
@@ -137,7 +137,7 @@ class IndexMappings:
                 self._unmap(name)
 
     def close(self) -> None:
-        """Let go of all files, as `drop` does."""
+        """Release all files, as `drop` does."""
         with self._lock:
             self._closed = True
             for mapping in self._mapped.values():

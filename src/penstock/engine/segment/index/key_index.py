@@ -7,7 +7,7 @@ written through a mapping: slots are hit at random. A file is filled before the 
 spare is attached ahead, so that an append never waits for one.
 
 Only a hash is stored: a lookup must compare the true key, and take a hit only when the
-queue unit of the record's offset points back to it (a truncated shard leaves dead records behind).
+queue unit of the record's offset points back to it (a truncated shard leaves dead records).
 
 Entries never change once written, and slots and chains follow from them. So a checkpoint keeps the
 checksum of the entries of the newest file, and opening rebuilds its slots from entries that pass
@@ -26,19 +26,19 @@ from contextlib import closing
 from itertools import dropwhile, islice
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.codec.append_interface import Appender, IndexSink
 from penstock.codec.format import INDEX_ENTRY, INDEX_HEADER
-from penstock.codec.interface import Appender, IndexSink
 from penstock.codec.select import core
 from penstock.engine.segment.index.block_checksums import BlockChecksums
+from penstock.engine.segment.index.index_file import IndexFile, IndexMark
 from penstock.engine.segment.index.index_mappings import IndexMappings
 from penstock.engine.segment.index.sealed_files import SealedFiles
 from penstock.engine.segment.paths import is_index_name
 from penstock.engine.segment.settings import FileSizes
 from penstock.errors import ClosedError, CorruptionError
-from penstock.platform.disk import Disk, File, Mapping
+from penstock.platform.disk import Disk
 
 _HITS_FIRST: Final = 8
 _HITS_GROWTH: Final = 32
@@ -46,63 +46,7 @@ _TIME_MAX: Final = (1 << 63) - 1
 _ALL: Final = 1 << 62
 
 
-class IndexMark(Struct, frozen=True):
-    """How far the newest index file was filled when a checkpoint was taken."""
-
-    name: str
-    header: bytes
-    entries_crc: int
-    slots_crc: int | None = None
-    """Kept when the store is closed: slots that pass it need not be rebuilt."""
-    older: tuple[tuple[str, int], ...] = ()
-    """The sealed files before it, each with a position after which it has no record."""
-
-    def covers(self, data: bytes, sizes: FileSizes) -> bool:
-        """Say whether the bytes of the newest file hold the entries that there were."""
-        start = INDEX_HEADER.size + 4 * sizes.index_slots + INDEX_ENTRY.size
-        stop = start + INDEX_ENTRY.size * (max(1, int(INDEX_HEADER.unpack(self.header)[-1])) - 1)
-        return zlib.crc32(data[start:stop]) == self.entries_crc
-
-    complete: bool = True
-    """False when damage was found that is not mended yet."""
-
-
 _NO_MARK: Final = IndexMark("", b"", 0)
-
-
-class _IndexFile:
-    """A file that is being filled."""
-
-    __slots__ = ("file", "mapping", "name", "prefaulted")
-
-    def __init__(self, disk: Disk, directory: str, name: str) -> None:
-        self.name = name
-        self.prefaulted = 0
-        """Up to here the pages were faulted in; 0 in a new file."""
-        self.file: File = disk.open(f"{directory}/{name}")
-        try:
-            self.mapping: Mapping = self.file.map(writable=True)
-        except OSError:
-            self.file.close()
-            raise
-
-    def sync(self) -> None:
-        self.mapping.drop_pages(0, len(self.mapping.buffer))
-        self.file.sync()
-
-    def release(self) -> None:
-        """Close and unmap it: it has no views yet."""
-        self.mapping.release()
-        self.file.close()
-
-    @property
-    def header(self) -> bytes:
-        return bytes(self.mapping.buffer[: INDEX_HEADER.size])
-
-    @property
-    def count(self) -> int:
-        """The number that the next entry gets; entries are counted from 1."""
-        return max(1, int(INDEX_HEADER.unpack_from(self.mapping.buffer)[-1]))
 
 
 class KeyIndex:
@@ -126,7 +70,7 @@ class KeyIndex:
         self._sealed: Final = SealedFiles(disk, sums)
         self._mappings: Final = IndexMappings(disk, directory, sizes.index_file_size, self._sealed)
         self.names: list[str] = []
-        self._attached: list[_IndexFile] = []
+        self._attached: list[IndexFile] = []
         self._running_crc: tuple[str, int, int] = ("", 1, 0)
         self._ends: dict[str, int] = {}
         """A position of each sealed file after which it has no record."""
@@ -140,7 +84,7 @@ class KeyIndex:
         self._closed = False
         self._lock: Final = threading.RLock()
         self._sealing: Final = threading.Lock()
-        """Taken before `_lock`, and held while files being filled are synced, sealed or let go."""
+        """Acquired before `_lock`; held while files being filled are synced, sealed or released."""
 
     @property
     def entries_max(self) -> int:
@@ -179,7 +123,7 @@ class KeyIndex:
                 return False
             if not self._restore_older(mark, log_start):
                 return False
-            newest = _IndexFile(self._disk, self.directory, mark.name)
+            newest = IndexFile(self._disk, self.directory, mark.name)
             count = max(1, int(INDEX_HEADER.unpack(mark.header)[-1]))
             buffer = newest.mapping.buffer
             if self._entries_crc(buffer, 1, count, 0) != mark.entries_crc:
@@ -206,7 +150,7 @@ class KeyIndex:
             self._remove(name)
         return True
 
-    def _relink(self, newest: _IndexFile, header: bytes, count: int) -> None:
+    def _relink(self, newest: IndexFile, header: bytes, count: int) -> None:
         buffer = newest.mapping.buffer
         buffer[: INDEX_HEADER.size] = header
         written = newest.file.written_ranges(0)
@@ -234,7 +178,7 @@ class KeyIndex:
                 self._checksums.seal(f"index/{name}", file)
             self._sealed.note_sealed(path)
         self._ends.pop(self.names[-1], None)
-        newest = _IndexFile(self._disk, self.directory, self.names[-1])
+        newest = IndexFile(self._disk, self.directory, self.names[-1])
         newest.prefaulted = INDEX_HEADER.size
         self._attach(newest, appender)
         appender.note_indexed(*last)
@@ -268,7 +212,7 @@ class KeyIndex:
                     return there, there - number
         return there, there
 
-    def _attach(self, newest: _IndexFile, appender: IndexSink) -> None:
+    def _attach(self, newest: IndexFile, appender: IndexSink) -> None:
         self._attached.append(newest)
         # A reader takes a named file that is not mapped for a sealed one, and misses its checksums.
         # So a new file is mapped before it is named, and named before it has entries.
@@ -291,13 +235,13 @@ class KeyIndex:
             path = f"{self.directory}/{name}"
             self._attach(self._create(name, path), appender)
 
-    def _create(self, name: str, path: str) -> _IndexFile:
+    def _create(self, name: str, path: str) -> IndexFile:
         """Make a file, allocated and durable in its directory; nothing is left of a failure."""
         try:
             with closing(self._disk.open(path, create=True)) as file:
                 file.allocate(self._sizes.index_file_size)
             self._disk.sync_directory(self.directory)
-            return _IndexFile(self._disk, self.directory, name)
+            return IndexFile(self._disk, self.directory, name)
         except OSError:
             self._disk.remove(path)
             raise
@@ -338,7 +282,7 @@ class KeyIndex:
         self.seal_full(appender)
         self._mappings.unmap_all()
 
-    def _seal(self, full: _IndexFile) -> None:
+    def _seal(self, full: IndexFile) -> None:
         """Put a full file on the device, once. The caller holds `_sealing`."""
         if full.name in self._ends:
             return
@@ -510,7 +454,7 @@ class KeyIndex:
         self._last_sealed = _NO_MARK
 
     def detach(self, appender: IndexSink) -> None:
-        """Let go of the files being filled; a spare that holds nothing is removed, because
+        """Release the files being filled; a spare that holds nothing is removed, because
         RocketMQ would take it for the newest."""
         with self._sealing, self._lock:
             for index in self._attached:

@@ -34,7 +34,7 @@ _COPY_SIZE_MAX: Final = 64 * MIB
 
 
 class _Opened(NamedTuple):
-    """An index file that can be believed. The mapping goes when the last reader lets go."""
+    """An index file that can be believed. The mapping goes with the last reader."""
 
     mapping: Mapping | None
     copy: bytearray | None
@@ -53,7 +53,7 @@ class _Opened(NamedTuple):
         return (begin, end) if count > 1 else None
 
 
-class IndexView:
+class ReadOnlyIndex:
     """Implements `KeyLookup`."""
 
     def __init__(

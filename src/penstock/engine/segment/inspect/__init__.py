@@ -1,8 +1,8 @@
 """Looking into a store directory: what is there, record by record, and whether it is whole.
 
-Everything here only reads, through a `StoreView`, and works beside a running writer, except two,
-which take the lock: `rebuild` writes the derived files anew, and `repair` lets a store go on whose
-log lacks bytes.
+Everything here only reads, through a `ReadOnlyStore`, and works beside a running writer, except two
+functions, which take the lock: `rebuild` writes the derived files anew, and `repair` makes a store
+usable whose log lacks bytes.
 """
 
 from penstock.engine.segment.inspect.derive import rebuild

@@ -16,7 +16,7 @@ from penstock.codec.select import core
 from penstock.engine.segment.dispatch.positions import DispatchPositions
 from penstock.engine.segment.index.batch_key_index import BATCH_KEYS, MARK
 from penstock.engine.segment.index.block_checksums import BlockChecksums
-from penstock.engine.segment.index.key_index import IndexMark
+from penstock.engine.segment.index.index_file import IndexMark
 from penstock.engine.segment.inspect.report import Findings
 from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.engine.segment.recovery.checksummed_file import read_whole, unframe

@@ -87,7 +87,7 @@ def _changes(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
                 return
             appender.truncate_queue(cut[1], raw.queue_offset, appender.next_unit(cut[1]))
         elif after < base + len(buffer):
-            return  # the end, or damage, after which nothing can be told
+            return  # the end, or damage, after which nothing is known
         position = after
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.engine.segment.log.disk_errors import opening_errors
 from penstock.engine.segment.open import check_log, lock_store
 from penstock.engine.segment.paths import StorePaths, is_index_name
-from penstock.engine.segment.recovery.recovery import Progress, RecoveryReport
+from penstock.engine.segment.recovery.report import Progress, RecoveryReport
 from penstock.engine.segment.recovery.store_sizes import check_is_store
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
@@ -33,14 +33,14 @@ def rebuild(
     paths = StorePaths(path, settings)
     with opening_errors(paths.root):
         check_is_store(disk, paths)
-        _forget_derived(disk, paths, settings)
+        _remove_derived(disk, paths, settings)
     with SegmentStore.open(
         path, settings, disk=disk, clock=clock or SystemClock(), progress=progress
     ) as store:
         return store.report
 
 
-def _forget_derived(disk: Disk, paths: StorePaths, settings: SegmentSettings) -> None:
+def _remove_derived(disk: Disk, paths: StorePaths, settings: SegmentSettings) -> None:
     """Remove the checkpoint first: without it, whatever happens next, opening the store builds
     everything anew from the log. Of a log that cannot be opened nothing can be built: then all
     stays."""

@@ -28,7 +28,7 @@ _COMPARED: Final = INDEX_ENTRY.position_of("seconds")
 _SIZE: Final = INDEX_ENTRY.size
 _CHUNK_SIZE: Final = 4096
 _SLOW_STEPS: Final = 64
-"""Entries matched one by one, when something is wrong, before many are tried at once again."""
+"""Entries matched one by one, when something is wrong, before many are tried together again."""
 
 
 class _Place(NamedTuple):
@@ -71,7 +71,7 @@ class _Cursor:
         self._load(1)
         if self._loaded:
             self._number = self._loaded[0].first_from(log_start)
-            self._settle()
+            self._load_ahead()
 
     @property
     def now(self) -> _Place | None:
@@ -92,7 +92,7 @@ class _Cursor:
 
     def step(self, count: int = 1) -> None:
         self._number += count
-        self._settle()
+        self._load_ahead()
 
     def match(self, entries: bytes) -> int:
         """Return how many of `entries` stand here just so; all that this file has, or none."""
@@ -111,7 +111,7 @@ class _Cursor:
         file = self._loaded[0]
         return _Place(file.path, file.entries_at + number * _SIZE, file.entry(number))
 
-    def _settle(self) -> None:
+    def _load_ahead(self) -> None:
         while self._loaded and self._number >= self._loaded[0].stop:
             self._load(2)
             del self._loaded[0]
@@ -183,41 +183,41 @@ class IndexCheck:
                 self._flush()
                 return
             if found is None or self._is_missing(found, wanted):
-                self._note_missing(found, wanted)
+                self._report_missing(found, wanted)
                 return
             then = self._entries.then
             replaced = (
                 then is not None and following and then.data[:_COMPARED] == following[:_COMPARED]
             )
-            self._note_stray(found)
+            self._report_stray(found)
             self._entries.step()
             if replaced or (then is None and not following):
                 return
 
-    def _is_missing(self, found: _Place, wanted: int) -> bool:
+    def _is_missing(self, entry: _Place, wanted: int) -> bool:
         """Say whether `found` belongs further on: then nothing stands here for `wanted`."""
-        position = _position(found.data)
+        position = _position(entry.data)
         then = self._entries.then
         # A damaged position may be anything; a good one is followed by one at or after it.
         sane = then is None or position <= _position(then.data)
         return position > wanted and sane and position < self._snapshot.files.stop
 
-    def _note_missing(self, found: _Place | None, wanted: int) -> None:
+    def _report_missing(self, entry: _Place | None, wanted: int) -> None:
         if not self._usable:
             return
-        if found is None and self._last_path == self._directory:
-            self._note(self._directory, 0, f"the record at {wanted} of the log has no entry here")
+        if entry is None and self._last_path == self._directory:
+            self._report(self._directory, 0, f"the record at {wanted} of the log has no entry here")
             return
-        path, at = (found.path, found.position) if found else (self._last_path, 0)
-        self._note(path, at, f"a key of the record at {wanted} of the log has no entry here")
+        path, at = (entry.path, entry.position) if entry else (self._last_path, 0)
+        self._report(path, at, f"a key of the record at {wanted} of the log has no entry here")
 
-    def _note_stray(self, found: _Place) -> None:
-        position = _position(found.data)
+    def _report_stray(self, entry: _Place) -> None:
+        position = _position(entry.data)
         if position < self._snapshot.files.start or position in self._damaged:
             return
-        self._note(found.path, found.position, f"no record at {position} of the log has this key")
+        self._report(entry.path, entry.position, f"no record at {position} of the log has this key")
 
-    def _note(self, path: str, position: int, reason: str) -> None:
+    def _report(self, path: str, position: int, reason: str) -> None:
         """Report the first of several neighbours, with their number."""
         if self._run is None or self._run[0] != path:
             self._flush()
@@ -236,7 +236,7 @@ class IndexCheck:
         """Report what is left when the log has ended."""
         while self._entries.now is not None:
             if self._limit is None or _position(self._entries.now.data) < self._limit:
-                self._note_stray(self._entries.now)
+                self._report_stray(self._entries.now)
             self._entries.step()
         self._flush()
 
@@ -255,7 +255,7 @@ class IndexCheck:
                 # A spare that the writer is allocating: it holds no entries.
                 continue
             if data is None:
-                # Where its entries would be is not known, so what is missing cannot be told.
+                # Where its entries would be is not known, so what is missing is unknown.
                 self._usable = False
                 continue
             self._findings.checked.index_files += 1

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from penstock.codec.format import FLAG_INNER_BATCH, RECORD_HEAD, Damage, RawRecord
 from penstock.codec.select import core
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.errors import (
     BadRequestError,
     CorruptionError,
@@ -30,7 +30,7 @@ class Hit(NamedTuple):
 
 
 class LogEntry(Struct, frozen=True):
-    """A record as it lies in the log, whatever shard it belongs to."""
+    """A record as the log holds it, whatever shard it belongs to."""
 
     path: str
     position: int
@@ -64,7 +64,7 @@ class RecordDetail(Struct, frozen=True):
 
 
 def records(
-    view: StoreView,
+    store: ReadOnlyStore,
     shard: ShardId,
     *,
     offset: int | None = None,
@@ -75,14 +75,14 @@ def records(
 ) -> Iterator[StoredRecord]:
     """Yield the records of [offset, until), all there are by default, at most `limit`. `pass_over`
     is called for what cannot be decoded; without it, that raises."""
-    bounds = view.bounds(shard)
+    bounds = store.bounds(shard)
     at = bounds.earliest if offset is None else offset
     end = bounds.commit if until is None else min(until, bounds.commit)
     left = limit
     while at < end and (left is None or left > 0):
         count = _RECORDS_PER_STEP if left is None else min(_RECORDS_PER_STEP, left)
         try:
-            page = view.read_page(shard, at, max_records=count, tag=tag)
+            page = store.read_page(shard, at, max_records=count, tag=tag)
         except UnreadableContentError as error:
             if pass_over is None:
                 raise
@@ -100,7 +100,7 @@ def records(
 
 
 def find_by_key(
-    view: StoreView,
+    store: ReadOnlyStore,
     shards: Iterable[ShardId],
     key: bytes,
     *,
@@ -111,7 +111,7 @@ def find_by_key(
     """Yield the records of a key, newest first in each shard, at most `limit`."""
     left = limit
     for shard in shards:
-        found = view.query_by_key(shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=left)
+        found = store.query_by_key(shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=left)
         yield from (Hit(shard, record) for record in found)
         left -= len(found)
         if left <= 0:
@@ -119,29 +119,31 @@ def find_by_key(
 
 
 def find_by_tag(
-    view: StoreView, shards: Iterable[ShardId], tag: str, *, limit: int
+    store: ReadOnlyStore, shards: Iterable[ShardId], tag: str, *, limit: int
 ) -> Iterator[Hit]:
     """Yield the records of a tag, oldest first in each shard, at most `limit`."""
     left = limit
     for shard in shards:
-        for record in records(view, shard, tag=tag, limit=left):
+        for record in records(store, shard, tag=tag, limit=left):
             yield Hit(shard, record)
             left -= 1
         if left <= 0:
             return
 
 
-def find_by_time(view: StoreView, shards: Iterable[ShardId], timestamp_ms: int) -> Iterator[Hit]:
+def find_by_time(
+    store: ReadOnlyStore, shards: Iterable[ShardId], timestamp_ms: int
+) -> Iterator[Hit]:
     """Yield the first record of each shard with this timestamp or a later one."""
     for shard in shards:
-        offset = view.offset_by_timestamp(shard, timestamp_ms)
+        offset = store.offset_by_timestamp(shard, timestamp_ms)
         if offset is not None:
-            yield from (Hit(shard, found) for found in view.read(shard, offset, max_records=1))
+            yield from (Hit(shard, found) for found in store.read(shard, offset, max_records=1))
 
 
-def shards_named(view: StoreView, name: str | None) -> list[ShardId]:
+def shards_named(store: ReadOnlyStore, name: str | None) -> list[ShardId]:
     """Return the shard of this name, or all shards of the topic of this name, or all there are."""
-    known = view.shards()
+    known = store.shards()
     if name is None:
         return known
     found = [shard for shard in known if name in (shard.name, shard.topic)]
@@ -150,17 +152,17 @@ def shards_named(view: StoreView, name: str | None) -> list[ShardId]:
     return found
 
 
-def record_detail(view: StoreView, shard: ShardId, offset: int) -> RecordDetail:
+def record_detail(store: ReadOnlyStore, shard: ShardId, offset: int) -> RecordDetail:
     """Return one record; raise a `RequestError` that says why when there is none to be read."""
-    found = view.read(shard, offset, max_records=1)
+    found = store.read(shard, offset, max_records=1)
     if not found or found[0].offset != offset:
-        raise RequestError(_why_not(view, shard, offset))
-    (data,) = view.read_raw(shard, offset, max_records=1)
+        raise RequestError(_why_not(store, shard, offset))
+    (data,) = store.read_raw(shard, offset, max_records=1)
     raw = _decode(data)
     return RecordDetail(
         shard=shard,
         record=found[0],
-        entry=_entry(view, raw),
+        entry=_entry(store, raw),
         version=raw.version,
         flag=raw.flag,
         born_timestamp_ms=raw.born_timestamp_ms,
@@ -173,19 +175,19 @@ def record_detail(view: StoreView, shard: ShardId, offset: int) -> RecordDetail:
     )
 
 
-def _why_not(view: StoreView, shard: ShardId, offset: int) -> str:
-    bounds = view.bounds(shard)
+def _why_not(store: ReadOnlyStore, shard: ShardId, offset: int) -> str:
+    bounds = store.bounds(shard)
     if not bounds.earliest <= offset < bounds.commit:
         return f"shard {shard.name!r} holds offsets [{bounds.earliest}, {bounds.commit})"
-    if view.state(shard).is_deleted(offset):
+    if store.state(shard).is_deleted(offset):
         return f"the record at offset {offset} of {shard.name!r} was deleted"
     return f"the record at offset {offset} of {shard.name!r} has expired"
 
 
-def log_entries(view: StoreView, *, start: int | None = None) -> Iterator[LogEntry]:
+def log_entries(store: ReadOnlyStore, *, start: int | None = None) -> Iterator[LogEntry]:
     """Yield the records of the log in their order, from position `start` on, until it ends or is
     damaged. `start` must be where a record begins."""
-    files = view.snapshot().files
+    files = store.snapshot().files
     if start is not None and not files.holds(start):
         raise BadRequestError(f"the log holds positions [{files.start}, {files.stop})")
     position = files.start if start is None else start
@@ -199,7 +201,7 @@ def log_entries(view: StoreView, *, start: int | None = None) -> Iterator[LogEnt
             raw = core.decode_raw(buffer, base, position, False)
             if isinstance(raw, Damage):
                 break
-            yield _entry(view, raw)
+            yield _entry(store, raw)
             position += raw.size
         if damage is not None:
             path = files.path_of(base)
@@ -209,9 +211,9 @@ def log_entries(view: StoreView, *, start: int | None = None) -> Iterator[LogEnt
         position = base + files.file_size
 
 
-def _entry(view: StoreView, raw: RawRecord) -> LogEntry:
+def _entry(store: ReadOnlyStore, raw: RawRecord) -> LogEntry:
     return LogEntry(
-        path=view.snapshot().files.path_of(raw.position),
+        path=store.snapshot().files.path_of(raw.position),
         position=raw.position,
         size=raw.size,
         topic=raw.topic,
@@ -228,7 +230,7 @@ def _decode(data: bytes) -> RawRecord:
     at = RECORD_HEAD.position_of("position")
     position = int.from_bytes(data[at : at + 8], "big")
     raw = core.decode_raw(data, position, position, True)
-    assert isinstance(raw, RawRecord), "the view has checked it"
+    assert isinstance(raw, RawRecord), "the store has checked it"
     return raw
 
 

@@ -45,7 +45,7 @@ _HOST: Final = bytes(8)
 _RECORD_SIZE_MAX: Final = 1 << 31
 _SLOTS: Final = 1
 _ENTRIES_MAX: Final = 1 << 16
-"""Index entries derived at once; no record has more keys than this."""
+"""Index entries derived in one step; no record has more keys than this."""
 _ENTRIES_AT: Final = INDEX_HEADER.size + INDEX_SLOT_SIZE * _SLOTS
 _CHUNK_SIZE: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK_SIZE)
@@ -151,12 +151,12 @@ class LogCheck:
                 # The first records of a group whose rest is damaged: they are served.
                 again, _, _ = self._replay(buffer, base, after, damage.position, groups=False)
                 after = max(again, damage.position)
-            return self._behind_damage(buffer, base, Damage(after, damage.reason), file_end), False
+            return self._after_damage(buffer, base, Damage(after, damage.reason), file_end), False
         if status == REPLAY_DONE and after < stop:
             if after >= self._durable:
                 return after, True
             reason = Damage(after, "zeros where records were synced")
-            return self._behind_damage(buffer, base, reason, file_end), False
+            return self._after_damage(buffer, base, reason, file_end), False
         return after, False
 
     def _replay(
@@ -181,7 +181,7 @@ class LogCheck:
         self._index.take(self._derived.take())
         return after, status, damage
 
-    def _behind_damage(self, buffer: memoryview, base: int, damage: Damage, file_end: int) -> int:
+    def _after_damage(self, buffer: memoryview, base: int, damage: Damage, file_end: int) -> int:
         """Report damage; return where the next whole record begins, or else the log ends."""
         self._ends_damaged = True
         path = self._files.path_of(base)
@@ -213,7 +213,7 @@ class LogCheck:
             for start, stop in self._files.written_ranges(max(base, end)):
                 found = self._first_not_zero(base, start, stop)
                 if found is not None:
-                    reason = "bytes behind the end of the log are not zero"
+                    reason = "bytes after the end of the log are not zero"
                     self._findings.add(self._files.path_of(base), found - base, reason)
                     return
 

@@ -4,8 +4,9 @@ record. Units are derived from the log and must be in the files byte for byte.
 A record may be replaced by a later one of the same offset, when its shard was truncated; so what
 does not fit is only noted at first, and forgotten when the log goes on to cut it away.
 
-A writer that was killed, or is at work, may have cut a shard and appended to it again, and not yet
-have told: the units of those offsets are then of either life, and the next start writes them anew.
+A writer that was killed, or is at work, may have truncated a shard and appended to it again, and
+not yet have published that: the units of those offsets are then from before or after the
+truncation, and the next start writes them anew.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+from penstock.codec.append_interface import Appender
 from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
-from penstock.codec.interface import Appender
 from penstock.engine.segment.inspect.ext_codes import ExtCodes
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings
 from penstock.engine.segment.queue.state_files import bucket_of
 from penstock.engine.segment.queue.time_index import TIMES_ENTRY, TIMES_HEADER, UNKNOWN
-from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.readonly_shard import ReadOnlyShard
 from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind, ShardId
@@ -47,7 +48,7 @@ class _Run:
 class _Derived:
     """What the log says of one queue, as far as it was read."""
 
-    def __init__(self, shard: ShardId, kind: QueueKind, log: ShardView | None) -> None:
+    def __init__(self, shard: ShardId, kind: QueueKind, log: ReadOnlyShard | None) -> None:
         self.shard: Final = shard
         self.kind: Final = kind
         self.state: Final = None if log is None else log.state
@@ -71,7 +72,7 @@ class _Derived:
 
     @property
     def latest(self) -> int:
-        """The offset after the last one whose unit can be told, as far as the state knows."""
+        """The offset after the last one whose unit is known, as far as the state knows."""
         latest = 0 if self.state is None else int(self.state.latest_offset)
         return latest if self.undecided is None else min(latest, self.undecided)
 
@@ -110,9 +111,9 @@ class QueueCheck:
             first, data = appender.peek_units(handle)
             if data:
                 if queue.kind is QueueKind.SIMPLE:
-                    self._take_simple(queue, first, data)
+                    self._check_simple(queue, first, data)
                 else:
-                    self._take_batches(queue, first, data)
+                    self._check_batches(queue, first, data)
             queue.times.update(appender.take_times(handle))
             appender.drop_units(handle, appender.next_unit(handle))
 
@@ -155,13 +156,13 @@ class QueueCheck:
         return queue
 
     def _on_truncated(self, queue: _Derived, offset: int, position: int) -> None:
-        """Note that a record lies after what the state knows of, at an offset below its end."""
+        """Note that a record is after what the state knows of, at an offset below its end."""
         if self._closed or not self._snapshot.is_own or queue.state is None:
             return
         if position >= queue.state.folded_until and offset < queue.latest:
             queue.undecided = offset
 
-    def _take_simple(self, queue: _Derived, first: int, data: bytes) -> None:
+    def _check_simple(self, queue: _Derived, first: int, data: bytes) -> None:
         count = len(data) // QUEUE_UNIT.size
         if first < queue.next:
             queue.cut(first)
@@ -187,7 +188,9 @@ class QueueCheck:
             self._compare_simple(queue, log, start, part)
             start = end
 
-    def _compare_simple(self, queue: _Derived, log: ShardView, first: int, units: bytes) -> None:
+    def _compare_simple(
+        self, queue: _Derived, log: ReadOnlyShard, first: int, units: bytes
+    ) -> None:
         actual = self._read(log, first, len(units) // QUEUE_UNIT.size)
         if actual is None or (actual == units and PRE_BLANK not in units):
             return
@@ -195,18 +198,18 @@ class QueueCheck:
             expected, found = units[at : at + QUEUE_UNIT.size], actual[at : at + QUEUE_UNIT.size]
             offset = first + at // QUEUE_UNIT.size
             if expected == PRE_BLANK:
-                self._note_hole(queue, log, offset, found)
+                self._report_hole(queue, log, offset, found)
             elif expected != found and not self._ext.means(log.shard, expected, found):
                 queue.note(offset, offset + 1, expected, lost=False)
 
-    def _note_hole(self, queue: _Derived, log: ShardView, offset: int, found: bytes) -> None:
+    def _report_hole(self, queue: _Derived, log: ReadOnlyShard, offset: int, unit: bytes) -> None:
         """The log jumps over an offset: its record is damaged, or was never there."""
         if log.state.is_deleted(offset):
             return
-        lost = found == PRE_BLANK or _position(found) in self._damaged
+        lost = unit == PRE_BLANK or _position(unit) in self._damaged
         queue.note(offset, offset + 1, PRE_BLANK, lost=lost)
 
-    def _take_batches(self, queue: _Derived, first: int, data: bytes) -> None:
+    def _check_batches(self, queue: _Derived, first: int, data: bytes) -> None:
         units = list(BATCH_UNIT.iter_unpack(data))
         base, last = units[0][_BASE_OFFSET], units[-1]
         if queue.first is None:
@@ -240,7 +243,7 @@ class QueueCheck:
                 queue.note(offset, offset + units[number][_COUNT], expected, lost=False)
 
     def _find_shift(
-        self, queue: _Derived, log: ShardView, base: int, first: int, number: int
+        self, queue: _Derived, log: ReadOnlyShard, base: int, first: int, number: int
     ) -> int:
         try:
             return log.unit_of(base) - (first + number)
@@ -249,7 +252,7 @@ class QueueCheck:
             queue.log = None
             return 0
 
-    def _read(self, log: ShardView, unit: int, count: int) -> bytes | None:
+    def _read(self, log: ReadOnlyShard, unit: int, count: int) -> bytes | None:
         """Return the units in the file; None when the file is missing or short, which is
         reported."""
         path = log.units.path_of(unit)
@@ -307,7 +310,7 @@ class QueueCheck:
             path = f"{self._snapshot.paths.shards}/{bucket_of(queue.shard):02d}"
             self._findings.add(path, 0, reason)
 
-    def _report_runs(self, queue: _Derived, log: ShardView) -> None:
+    def _report_runs(self, queue: _Derived, log: ReadOnlyShard) -> None:
         for run in queue.runs:
             path, position = self._place(queue, log, run.first)
             if run.lost:
@@ -315,7 +318,7 @@ class QueueCheck:
             if not run.lost or not self._damaged:
                 self._findings.add(path, position, self._reason(queue, log, run))
 
-    def _reason(self, queue: _Derived, log: ShardView, run: _Run) -> str:
+    def _reason(self, queue: _Derived, log: ReadOnlyShard, run: _Run) -> str:
         whose = f"of offsets {run.first} to {run.end - 1}"
         if run.end == run.first + 1 or queue.kind is QueueKind.BATCH:
             whose = f"of offset {run.first}"
@@ -323,15 +326,15 @@ class QueueCheck:
             return f"the log holds no record {whose}"
         found = self._read(log, self._unit_of(queue, run.first), 1) or b""
         if found.count(0) == len(found):
-            return f"no unit {whose}; the record lies at {_position(run.expected)} of the log"
+            return f"no unit {whose}; the record is at {_position(run.expected)} of the log"
         if _position(found) != _position(run.expected):
             return (
                 f"wrong unit {whose}: it says position {_position(found)} of the log, "
-                f"the record lies at {_position(run.expected)}"
+                f"the record is at {_position(run.expected)}"
             )
         return f"wrong unit {whose}: size, tag code or time are not those of the record"
 
-    def _place(self, queue: _Derived, log: ShardView, offset: int) -> tuple[str, int]:
+    def _place(self, queue: _Derived, log: ReadOnlyShard, offset: int) -> tuple[str, int]:
         return _place_of(log, self._unit_of(queue, offset))
 
     def _unit_of(self, queue: _Derived, offset: int) -> int:
@@ -339,7 +342,7 @@ class QueueCheck:
             return offset
         return queue.bases.index(offset) + (queue.shift or 0)
 
-    def _check_ends(self, queue: _Derived, log: ShardView) -> None:
+    def _check_ends(self, queue: _Derived, log: ReadOnlyShard) -> None:
         earliest, latest = log.earliest, queue.latest
         first = latest if queue.first is None else queue.first
         if queue.kind is QueueKind.SIMPLE:
@@ -359,7 +362,7 @@ class QueueCheck:
         if self._closed and self._snapshot.is_own:
             self._check_unused(log, log.ends.stop)
 
-    def _check_unused(self, log: ShardView, stop: int) -> None:
+    def _check_unused(self, log: ReadOnlyShard, stop: int) -> None:
         """After the last unit there are zeros: RocketMQ takes anything else for a unit."""
         try:
             rest = log.units.read(stop, _file_end(log, stop) - stop)
@@ -368,9 +371,9 @@ class QueueCheck:
         if rest.count(0) != len(rest):
             path, start = _place_of(log, stop)
             at = len(rest) - len(rest.lstrip(b"\0"))
-            self._findings.add(path, start + at, "there is something behind the last unit")
+            self._findings.add(path, start + at, "there is something after the last unit")
 
-    def _check_unmatched(self, queue: _Derived, log: ShardView, start: int, stop: int) -> None:
+    def _check_unmatched(self, queue: _Derived, log: ReadOnlyShard, start: int, stop: int) -> None:
         """Report live units for which the log held no record at all."""
         queue.runs = []
         while start < stop:
@@ -378,11 +381,11 @@ class QueueCheck:
             units = self._read(log, start, count) or b""
             for number in range(len(units) // QUEUE_UNIT.size):
                 found = units[number * QUEUE_UNIT.size : (number + 1) * QUEUE_UNIT.size]
-                self._note_hole(queue, log, start + number, found)
+                self._report_hole(queue, log, start + number, found)
             start += count
         self._report_runs(queue, log)
 
-    def _check_times(self, queue: _Derived, log: ShardView) -> None:
+    def _check_times(self, queue: _Derived, log: ReadOnlyShard) -> None:
         """The maxima kept for a block must not be below a time in it, or records would be hidden
         from a look-up by time. Unknown ones are allowed."""
         if not self._snapshot.is_own:
@@ -403,11 +406,11 @@ class QueueCheck:
                 self._findings.add(path, _time_position(block - first_block), reason)
 
 
-def _file_end(log: ShardView, unit: int) -> int:
+def _file_end(log: ReadOnlyShard, unit: int) -> int:
     return unit - unit % log.units.file_units + log.units.file_units
 
 
-def _place_of(log: ShardView, unit: int) -> tuple[str, int]:
+def _place_of(log: ReadOnlyShard, unit: int) -> tuple[str, int]:
     return log.units.path_of(unit), unit % log.units.file_units * log.units.unit_size
 
 

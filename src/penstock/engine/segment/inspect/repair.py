@@ -1,6 +1,6 @@
-"""Lets a store go on whose log lacks bytes that were on the device.
+"""Makes a store usable again whose log lacks bytes that were on the device.
 
-The store is refused until the operator decides. `repair` says what is gone; told to apply that, it
+The store is refused until the operator decides. `repair` says what is gone; asked to apply that, it
 gives the log its shape again and opens the store once, which notes the lost records. No whole
 record is changed. A missing part becomes a *hole*: for RocketMQ a blank record, for Penstock a mark
 that records were here, so that reads of them raise, `verify` names them, and no offset is given out
@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.codec.format import BLANK, HOLE, HOLE_MARK, MAGIC_BLANK
-from penstock.engine.segment.index.key_index import IndexMark
+from penstock.engine.segment.index.index_file import IndexMark
 from penstock.engine.segment.inspect.repair_plan import (
     Action,
     LostRecords,
@@ -38,7 +38,7 @@ from penstock.engine.segment.recovery.checkpoint import (
     write_derived,
 )
 from penstock.engine.segment.recovery.checksummed_file import read_whole
-from penstock.engine.segment.recovery.recovery import DamagedPlace, Progress
+from penstock.engine.segment.recovery.report import DamagedPlace, Progress
 from penstock.engine.segment.recovery.store_sizes import check_is_store
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore

@@ -1,7 +1,7 @@
 """What a repair of the log would do, and which records are gone: looked at, not changed.
 
 A log lacks bytes when a file of it is shorter than it was written, or missing, below the point up
-to which it was on the device. Which records were there is told by the queues: each unit names the
+to which it was on the device. The queues say which records were there: each unit names the
 position and the size of its record. What no queue accounts for is reported as a number of bytes.
 """
 
@@ -19,7 +19,7 @@ from penstock.codec.select import core
 from penstock.engine.segment.control.control_records import is_control
 from penstock.engine.segment.log.log_files import FileSet
 from penstock.engine.segment.queue.entry_rows import UnitRow, unit_rows
-from penstock.engine.segment.readonly.shard_view import ShardView, first_unit_at
+from penstock.engine.segment.readonly.readonly_shard import ReadOnlyShard, first_unit_at
 from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.engine.segment.recovery.checkpoint import damaged_slots, read_durable, read_rocketmq
 from penstock.engine.segment.recovery.damaged_record import offsets_of_batch, torn_record
@@ -197,7 +197,7 @@ def _is_blank(disk: Disk, path: str, at: int, size: int) -> bool:
 # Records
 
 
-def _add_lost(plan: RepairPlan, log: ShardView, spans: Spans, cut: list[UnitRow]) -> None:
+def _add_lost(plan: RepairPlan, log: ReadOnlyShard, spans: Spans, cut: list[UnitRow]) -> None:
     """Add the records of one shard that were stored in `spans`; of some the begin is left."""
     try:
         rows = sorted({*_rows_in(log, spans), *cut})
@@ -209,7 +209,7 @@ def _add_lost(plan: RepairPlan, log: ShardView, spans: Spans, cut: list[UnitRow]
     plan.unaccounted_size -= sum(row.size for row in rows)
 
 
-def _rows_in(log: ShardView, spans: Spans) -> Iterator[UnitRow]:
+def _rows_in(log: ReadOnlyShard, spans: Spans) -> Iterator[UnitRow]:
     """Yield the rows of the records that were stored in `spans`, also of those that a writer that
     was killed had not published."""
     first, stop = log.ends.first, log.ends.stop
@@ -239,7 +239,7 @@ def _stretches(rows: list[UnitRow]) -> Iterator[tuple[int, int]]:
             first = at
 
 
-def _lost(log: ShardView, rows: list[UnitRow], first: int, last: int) -> LostRecords:
+def _lost(log: ReadOnlyShard, rows: list[UnitRow], first: int, last: int) -> LostRecords:
     start, end = rows[first].first_offset, rows[last - 1].end_offset
     live = max(start, log.earliest)
     deleted = log.state.deleted_between(live, end) if live < end else []

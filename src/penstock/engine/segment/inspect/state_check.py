@@ -16,7 +16,7 @@ from penstock.engine.segment.paths import sums_root
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.state_files import SHARD_STATES, bucket_of
 from penstock.engine.segment.read.key_reader import Query
-from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.readonly_shard import ReadOnlyShard
 from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.engine.segment.recovery.checkpoint import (
     ROCKETMQ_CHECKPOINT_SIZE,
@@ -80,7 +80,7 @@ class StateCheck:
             yield f"{paths.shards}/{bucket:02d}"
             yield f"{paths.copies}/{bucket:02d}"
 
-    def _check_commands(self, shard: ShardId, state: ShardState, companion: ShardView) -> None:
+    def _check_commands(self, shard: ShardId, state: ShardState, companion: ReadOnlyShard) -> None:
         """Every command that is committed must be in the state: no deleted record may come back."""
         path = f"{self._snapshot.paths.shards}/{bucket_of(shard):02d}"
         offset = companion.earliest
@@ -183,7 +183,7 @@ class StateCheck:
             self._findings.add(path, at, "bytes after the numbers are not zero")
 
     def _oldest_ms(self) -> int | None:
-        """Return when the first record of the log was stored; None when that cannot be told."""
+        """Return when the first record of the log was stored; None when that is unknown."""
         files = self._snapshot.files
         if files.start not in files.bases:
             return None
@@ -233,7 +233,7 @@ class StateCheck:
                 if first < log.state.queue_first and path.rpartition("/")[2] not in names:
                     self._findings.add(path, 0, "this queue file has no checksums")
 
-    def _checksums_directory(self, log: ShardView) -> str:
+    def _checksums_directory(self, log: ReadOnlyShard) -> str:
         root = f"{self._snapshot.paths.sums}/{sums_root(log.kind)}"
         return f"{root}/{log.shard.topic}/{log.shard.partition}"
 
@@ -268,7 +268,7 @@ class StateCheck:
 
     def _is_needed(self, relative_path: str) -> bool:
         """Say whether a file should be there that has checksums. A writer that was killed while it
-        removed an old one, or one after a cut, may have left those behind."""
+        removed an old one, or one after a cut, may have left those."""
         root, _, rest = relative_path.partition("/")
         if root == "index":
             point, start = self._snapshot.point, self._snapshot.files.start

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from penstock.codec.format import CHECKPOINT
 from penstock.engine.segment.control.control_records import is_control
-from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.readonly_shard import ReadOnlyShard
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.readonly.snapshot import Snapshot
-from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.recovery.checkpoint import read_durable
 from penstock.engine.segment.recovery.checksummed_file import read_whole
 from penstock.engine.segment.recovery.directory_owners import MARK
@@ -108,10 +108,10 @@ class StoreInfo(Struct, frozen=True):
     """Files of states that cannot be read: shards may be missing from the list."""
 
 
-def info(view: StoreView) -> StoreInfo:
+def info(store: ReadOnlyStore) -> StoreInfo:
     """Return everything that can be said about a store without reading its records."""
-    snapshot = view.snapshot()
-    shards = list(shard_infos(view))
+    snapshot = store.snapshot()
+    shards = list(shard_infos(store))
     known = [snapshot.shards[shard] for shard in snapshot.shards]
     return StoreInfo(
         path=snapshot.paths.root,
@@ -122,29 +122,29 @@ def info(view: StoreView) -> StoreInfo:
         end_position=max((_end(snapshot, log) for log in known), default=snapshot.durable),
         sizes=snapshot.sizes,
         checkpoint=_checkpoint(snapshot),
-        parts=list(part_infos(view)),
+        parts=list(part_infos(store)),
         shards=shards,
         damaged=[] if snapshot.known is None else sorted(snapshot.known.damaged.values()),
     )
 
 
-def shard_infos(view: StoreView) -> Iterator[ShardInfo]:
+def shard_infos(store: ReadOnlyStore) -> Iterator[ShardInfo]:
     """Yield every shard of the user, sorted, also those that are damaged."""
-    snapshot = view.snapshot()
+    snapshot = store.snapshot()
     for shard in sorted(snapshot.shards):
         if not is_control(shard):
             yield _shard_info(snapshot.shards[shard])
 
 
-def topic_infos(view: StoreView) -> Iterator[TopicInfo]:
+def topic_infos(store: ReadOnlyStore) -> Iterator[TopicInfo]:
     """Yield every topic of the user, sorted."""
-    for topic, group in groupby(shard_infos(view), lambda each: each.topic):
+    for topic, group in groupby(shard_infos(store), lambda each: each.topic):
         shards = list(group)
         records = sum(each.records for each in shards)
         yield TopicInfo(topic, shards[0].kind, len(shards), records)
 
 
-def _shard_info(log: ShardView) -> ShardInfo:
+def _shard_info(log: ReadOnlyShard) -> ShardInfo:
     shard = log.shard
     name, kind = shard.name, _KINDS[log.kind]
     try:
@@ -169,16 +169,16 @@ def _shard_info(log: ShardView) -> ShardInfo:
     )
 
 
-def part_infos(view: StoreView) -> Iterator[PartInfo]:
-    found = list(files(view))
+def part_infos(store: ReadOnlyStore) -> Iterator[PartInfo]:
+    found = list(files(store))
     for part, _ in _PARTS:
         sizes = [each.size for each in found if each.part == part]
         yield PartInfo(part, len(sizes), sum(sizes))
 
 
-def files(view: StoreView) -> Iterator[FileInfo]:
+def files(store: ReadOnlyStore) -> Iterator[FileInfo]:
     """Yield the files of a store, part by part, sorted by path."""
-    snapshot = view.snapshot()
+    snapshot = store.snapshot()
     for part, name in _PARTS:
         yield from _files_below(snapshot.disk, part, str(getattr(snapshot.paths, name)))
 
@@ -215,7 +215,7 @@ def _writer_pid(snapshot: Snapshot) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _end(snapshot: Snapshot, log: ShardView) -> int:
+def _end(snapshot: Snapshot, log: ReadOnlyShard) -> int:
     try:
         return snapshot.end_for(log)
     except CorruptionError:

@@ -24,7 +24,7 @@ from penstock.platform.disk import Disk
 from penstock.platform.local_disk import LocalDisk
 
 _CONFIRMATIONS: Final = 2
-"""How often findings in a store that is in use must be found again before they are told."""
+"""How often findings in a store that is in use must be found again before they are reported."""
 _PUBLISH_S: Final = 0.6
 """By then a writer has published what it was about to change."""
 
@@ -87,7 +87,7 @@ def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | 
         index = IndexCheck(snapshot, damaged, findings)
         log = LogCheck(snapshot, queues, index, damaged, findings)
         states.run(log.run(), log.newest_ms)
-        _note_unchecked(snapshot, findings)
+        _report_unchecked(snapshot, findings)
         _add_lost(snapshot, findings)
         BatchKeyCheck(snapshot, findings).run()
     except FileNotFoundError as error:
@@ -95,7 +95,7 @@ def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | 
     return findings
 
 
-def _note_unchecked(snapshot: Snapshot, findings: Findings) -> None:
+def _report_unchecked(snapshot: Snapshot, findings: Findings) -> None:
     """Say which bytes of RocketMQ's files nothing vouches for."""
     paths = snapshot.paths
     if not snapshot.files.strict:
@@ -113,12 +113,12 @@ def _add_lost(snapshot: Snapshot, findings: Findings) -> None:
     """Add the offsets that states know to be lost, and of which no unit is left that says so."""
     for shard, log in sorted(snapshot.shards.items()):
         with suppress(CorruptionError):
-            told = DeletedRanges.from_list(
+            deleted = DeletedRanges.from_list(
                 (each.first, each.end) for each in findings.lost if each.shard == shard.name
             )
             for first, end in log.state.lost_between(log.earliest, log.commit):
                 at = first
-                for start, stop in told.overlapping(first, end):
+                for start, stop in deleted.overlapping(first, end):
                     if at < start:
                         findings.lose(shard.name, at, start)
                     at = max(at, stop)

@@ -68,7 +68,7 @@ class CommitLog:
         self._filled = 0
         """After this position a look at a page brings no others."""
         self.group_commit.sync_natively(
-            appender, weak_callback(self._note_synced), weak_callback(self._stop_after_failed_sync)
+            appender, weak_callback(self._record_syncs), weak_callback(self._stop_after_failed_sync)
         )
 
     @property
@@ -241,7 +241,7 @@ class CommitLog:
                 raise store_error(self.files.path_of(start), error) from error
             raise self._stopped(start, str(error)) from error
         self.appender.durable = target
-        self._note_durable(target, timestamp_ms)
+        self._save_durable(target, timestamp_ms)
 
     def _stopped(self, start: int, reason: str) -> DiskFailedError:
         failed = DiskFailedError(self.files.path_of(start), f"sync failed: {reason}")
@@ -253,13 +253,13 @@ class CommitLog:
         """A native sync failed: no other thread syncs before this returns."""
         raise self._stopped(self.durable, reason)
 
-    def _note_synced(self, position: int, timestamp_ms: int, seconds: list[float]) -> None:
+    def _record_syncs(self, position: int, timestamp_ms: int, seconds: list[float]) -> None:
         """Native syncs are over; later ones may be, too, and may have been noted before."""
         for each in seconds:
             self._metrics.flush_seconds.observe(each)
-        self._note_durable(position, timestamp_ms)
+        self._save_durable(position, timestamp_ms)
 
-    def _note_durable(self, position: int, timestamp_ms: int) -> None:
+    def _save_durable(self, position: int, timestamp_ms: int) -> None:
         try:
             with self._noting:
                 if position > self._durable.position:
@@ -277,7 +277,7 @@ class CommitLog:
 
 def weak_callback(method: Callable[P, T]) -> Callable[P, T]:
     """Return a method for native code to call that does not keep its object: no collector sees
-    what native code holds, and a log that holds itself that way would stay for ever."""
+    what native code holds, and a log that holds itself that way would never be freed."""
     reference = WeakMethod(method)
 
     def call(*arguments: P.args, **named: P.kwargs) -> T:

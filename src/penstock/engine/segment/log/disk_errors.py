@@ -21,7 +21,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _OTHER_KIND: Final = frozenset({errno.ENOTDIR, errno.EISDIR})
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-_READS_FAILED: Final = "look at the device; what lies elsewhere is read, and writes go on"
+_READS_FAILED: Final = "look at the device; records elsewhere are read, and writes go on"
 
 
 def is_full(error: OSError) -> bool:
@@ -61,8 +61,8 @@ def store_error(path: str, error: OSError) -> StoreError:
 def read_error(
     error: OSError, path: str
 ) -> CorruptionError | ReadOnlyError | DiskFailedError | BusyError:
-    """Return what readers of `path` are told: a file is gone, which can be mended, or may not be
-    read, or the device fails. `error` names the file only when it could not be opened."""
+    """Return the error that readers of `path` get: a file is missing, which can be repaired, or may
+    not be read, or the device fails. `error` names the file only when it could not be opened."""
     where = str(error.filename or path)
     if isinstance(error, FileNotFoundError):
         return CorruptionError(where, position=0, reason="the file is missing")
@@ -88,8 +88,8 @@ def opening_error(path: str, error: OSError) -> StoreError:
         )
     if error.errno in _FORBIDDEN:
         return ReadOnlyError(
-            f"{where}: {error.strerror}; whoever opens a store must be allowed to read and to "
-            "write all of its directory"
+            f"{where}: {error.strerror}; the process that opens a store must be allowed to read "
+            "and to write all of its directory"
         )
     found = store_error(path, error)
     if isinstance(found, DiskFailedError):

@@ -1,4 +1,4 @@
-"""Room on the disk that a store keeps for the day on which there is none.
+"""A preallocated file, released when the disk is full so that deletes can proceed.
 
 To remove old records, a store first has to write down that they are gone: a checkpoint. On a disk
 without a free byte that fails, and nothing would ever be freed again. So a file of zeros is kept,

@@ -4,10 +4,10 @@
                   │ needs more than the appender: a roll, an index file, an answer, a producer
                   └──▶ the log's lock ──▶ append here ──▶ offset
 
-Handing each message to a writer thread costs more than the append itself, so there is none. The
-append path holds the lock while it encodes, never while it waits for the interpreter or the device.
-A caller that finds the lock taken waits for it without the interpreter, and then appends itself, so
-each gets exactly its own offsets.
+Handing each message to a writer thread costs more than the append itself, so there is none, and a
+leader that appends for all waiting writers costs more than the lock. The append path holds the lock
+while it encodes, never while it waits for the interpreter or the device. A caller that finds the
+lock taken waits for it without the interpreter, then appends its own records.
 
 A caller that found the lock taken for `DEADLINE_S` gets `BusyError`; its records were not written.
 """

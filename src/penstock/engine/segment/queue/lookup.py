@@ -1,6 +1,6 @@
 """Finds the records of a shard in the log by its queue, and says when some are missing.
 
-A queue has no hole of its own: an offset without a record was deleted, or lies below the floor, or
+A queue has no hole of its own: an offset without a record was deleted, or is below the floor, or
 its record is lost. So a unit that should be there and is not, a unit without a record, and a gap
 between two batches raise `CorruptionError`; the reader then has the queue rebuilt and tries
 again, and what is missing still is lost for good.
@@ -61,7 +61,7 @@ class ReadableShard(Protocol):
     def position_of(self, offset: int) -> int | None: ...
 
     def offset_at(self, position: int) -> int:
-        """Return the first live offset whose record lies at or after `position` of the log."""
+        """Return the first live offset whose record is at or after `position` of the log."""
         ...
 
     def blocks_from(self, timestamp_ms: int) -> Iterator[int]:
@@ -81,7 +81,7 @@ class Query(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """Units of consecutive offsets; the record of the first lies in the log file at `base`."""
+    """Units of consecutive offsets; the record of the first is in the log file at `base`."""
 
     base: int
     units: bytes
@@ -102,7 +102,7 @@ def _locate_records(files: FileSet, log: ReadableShard, query: Query) -> LookupR
         return query.until  # cut off meanwhile
     blank = _find_blank(units)
     if blank == 0:
-        return _behind_blanks(files, log, offset, units)
+        return _after_blanks(files, log, offset, units)
     if blank > 0:
         units = units[:blank]
     return _at(files, units)
@@ -113,7 +113,7 @@ def _locate_batches(files: FileSet, log: ReadableShard, query: Query) -> LookupR
     units = _read_units(log, offset, _step_size(query))
     first = _first_offset(units) if units else query.until
     if first > offset:
-        return _behind_gap(files, log, offset, min(first, query.until))
+        return _after_gap(files, log, offset, min(first, query.until))
     return _at(files, _without_gap(units))
 
 
@@ -163,14 +163,14 @@ def _find_blank(units: bytes) -> int:
     return at
 
 
-def _behind_blanks(files: FileSet, log: ReadableShard, offset: int, units: bytes) -> int:
+def _after_blanks(files: FileSet, log: ReadableShard, offset: int, units: bytes) -> int:
     end = offset
     while units.startswith(PRE_BLANK, (end - offset) * QUEUE_UNIT.size):
         end += 1
-    return _behind_gap(files, log, offset, end)
+    return _after_gap(files, log, offset, end)
 
 
-def _behind_gap(files: FileSet, log: ReadableShard, offset: int, end: int) -> int:
+def _after_gap(files: FileSet, log: ReadableShard, offset: int, end: int) -> int:
     """Return the first offset of [offset, end) that is not deleted, or `end`; raise when that is
     `offset` itself."""
     first = offset

@@ -11,7 +11,6 @@ such units; functions over buffers are all that is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -47,11 +46,6 @@ def ext_position(tag_code: int) -> int:
     return tag_code - _INT64_MIN
 
 
-def ext_address(position: int) -> int:
-    """Return the tag code that stands for a byte offset in the extension queue."""
-    return position + _INT64_MIN
-
-
 def read_ext_unit(file: Buffer, base: int, position: int) -> QueueExtUnit | Damage | None:
     """Return the unit at byte offset `position` of the extension queue, whose file at `base` is
     `file`; None when the file holds no more units from there on."""
@@ -71,16 +65,3 @@ def read_ext_unit(file: Buffer, base: int, position: int) -> QueueExtUnit | Dama
         return Damage(position, f"bitmap of {bitmap_size} bytes in a unit of {size}")
     bitmap = bytes(view[at + QUEUE_EXT_UNIT.size : at + size])
     return QueueExtUnit(position, size, tag_code, store_timestamp_ms, bitmap)
-
-
-def scan_ext_units(file: Buffer, base: int) -> Iterator[QueueExtUnit | Damage]:
-    """Yield the units of one file, in order; damage, if there is any, comes last."""
-    position = base
-    while True:
-        unit = read_ext_unit(file, base, position)
-        if unit is None:
-            return
-        yield unit
-        if isinstance(unit, Damage):
-            return
-        position += unit.size

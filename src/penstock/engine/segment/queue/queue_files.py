@@ -30,7 +30,7 @@ Unsynced = tuple[list[str], list[str]]
 
 
 class _Held:
-    """An open file that closes when the last thread using it lets go: eviction from the cache
+    """An open file that closes when the last thread releases it: eviction from the cache
     must not close a file under a reader. So a user of `file` keeps this object meanwhile."""
 
     __slots__ = ("file",)
@@ -43,7 +43,7 @@ class _Held:
 
 
 class OpenFiles:
-    """Open files by path, the least recently used let go beyond a bound."""
+    """Open files by path, the least recently used are closed beyond a bound."""
 
     def __init__(self, disk: Disk, count_max: int, *, writable: bool = True) -> None:
         self.disk: Final = disk
@@ -175,10 +175,10 @@ class UnitFiles:
             held = self._open_for_writing(path, start)
             size = n * self.unit_size
             held.file.write_at(start % self.file_units * self.unit_size, data[done : done + size])
-            self._note_written(path, filled=(start + n) % self.file_units == 0)
+            self._mark_written(path, filled=(start + n) % self.file_units == 0)
             done += size
 
-    def _note_written(self, path: str, *, filled: bool) -> None:
+    def _mark_written(self, path: str, *, filled: bool) -> None:
         # Most shards are idle: the sets exist only while there is something in them.
         self._dirty = {path} if self._dirty is None else self._dirty | {path}
         if filled:
@@ -247,7 +247,7 @@ class UnitFiles:
                 # A fresh hole reads as zeros without writing them.
                 held.file.truncate(at)
                 held.file.truncate(self.file_units * self.unit_size)
-                self._note_written(path, filled=False)
+                self._mark_written(path, filled=False)
                 self.note_sealed(path)
                 self._remove_checksums(path)
 

@@ -269,7 +269,7 @@ class ShardLog:
         return unit_rows(self.kind, unit, self.read_units(unit, count))
 
     def first_unit_at(self, position: int) -> UnitRow | None:
-        """Return the first live unit whose record lies at or after `position` of the log."""
+        """Return the first live unit whose record is at or after `position` of the log."""
         rows = self.rows(self._unit_at(position), 1)
         return rows[0] if rows else None  # none: it was the last, or is cut off
 
@@ -301,7 +301,7 @@ class ShardLog:
         return stop, None
 
     def first_live_position(self) -> int | None:
-        """Return where the first record lies that can be read, or None when there is none."""
+        """Return the position of the first record that can be read, or None when there is none."""
         _, row = self._record_from(self.unit_of(self.earliest), self.next_unit)
         return None if row is None else row.position
 
@@ -349,7 +349,7 @@ class ShardLog:
         return int.from_bytes(unit[:8], "big", signed=True)
 
     def offset_at(self, position: int) -> int:
-        """Return the first live offset whose record lies at or after `position` of the log."""
+        """Return the first live offset whose record is at or after `position` of the log."""
         row = self.first_unit_at(position)
         return self.next_offset if row is None else row.first_offset
 
@@ -365,8 +365,8 @@ class ShardLog:
     # Upkeep
 
     def drain(self) -> int:
-        """Move units from memory to the files; return the number of bytes moved. Whoever calls
-        this must have the shard saved with the next checkpoint."""
+        """Move units from memory to the files; return the number of bytes moved. The caller
+        must have the shard saved with the next checkpoint."""
         with self.lock:
             first, data = self.log.appender.peek_units(self.handle)
             size = self.units.unit_size

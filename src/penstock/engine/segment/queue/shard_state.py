@@ -2,7 +2,7 @@
 
 Invariants, asserted when the state is packed:
 
-  * 0 <= commit offset <= latest offset; the earliest offset never lies past the latest
+  * 0 <= commit offset <= latest offset; the earliest offset is never past the latest
   * records below the floor and in the deleted ranges are never served
 
 The floor and the deleted ranges come from commands that are committed, so they hold whatever
@@ -38,7 +38,7 @@ STATE_VERSION: Final = 1
 
 
 class _Packed(Struct, array_like=True, gc=False):
-    """A state as it lies in a file. New fields go to the end, with defaults; a change of meaning
+    """A state as a file holds it. New fields go to the end, with defaults; a change of meaning
     is a new version."""
 
     version: int
@@ -316,15 +316,6 @@ class ShardState:
         """Return whether the shard was deleted and a log that starts there says nothing of it: it
         may be forgotten that it ever was, for no replay can bring it back."""
         return self.dropped and self.dropped_at <= log_start
-
-    def start_at(self, offset: int) -> None:
-        """Hold nothing, and go on at `offset`: a replica so far behind that its leader no longer
-        has what comes next."""
-        self.truncate_from(0)
-        self.floor_offset = max(self.floor_offset, Offset(offset))
-        self.commit_offset = self.latest_offset = Offset(offset)
-        if self._deleted is not None:
-            self._deleted.drop_before(self.floor_offset)
 
     def to_bytes(self) -> bytes:
         assert 0 <= self.commit_offset <= self.latest_offset, (

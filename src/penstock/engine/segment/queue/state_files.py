@@ -120,7 +120,7 @@ class StateFiles:
         """Return what `write` is to put into the files, by bucket."""
         return {
             bucket: _pack(bucket, [(shard, states[shard]) for shard in self._members[bucket]])
-            for bucket in sorted(self._note_members(dirty, states))
+            for bucket in sorted(self._update_members(dirty, states))
         }
 
     def write(self, packed: Mapping[int, bytes], *, durable: bool) -> None:
@@ -137,14 +137,7 @@ class StateFiles:
                 # Older than what was saved just now.
                 self._disk.remove(self._path(bucket) + PUBLISHED_SUFFIX)
 
-    def discard_published(self) -> None:
-        """Remove published copies that an earlier process left: they may be ahead of a log that
-        lost its tail. The writer calls this before it recovers."""
-        for name in self._disk.list(self._directory):
-            if name.endswith(PUBLISHED_SUFFIX):
-                self._disk.remove(f"{self._directory}/{name}")
-
-    def _note_members(
+    def _update_members(
         self, dirty: Iterable[ShardId], states: Mapping[ShardId, PackableState]
     ) -> set[int]:
         """Learn of shards that came or went; return the buckets to write."""
@@ -266,4 +259,4 @@ def _split(body: memoryview, bucket: int, count: int) -> Iterator[tuple[bytes, m
             raise ValueError("an entry is cut short")
         yield bytes(body[name_at:state_at]), body[state_at:at]
     if at != len(body):
-        raise ValueError("there are bytes behind the last entry")
+        raise ValueError("there are bytes after the last entry")

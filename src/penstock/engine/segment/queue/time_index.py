@@ -61,7 +61,7 @@ _CHECKED: Final = Layout(
 
 _MAGIC: Final = b"PSTKTIME"
 _SCAN: Final = 512
-"""Blocks looked through at once: the largest of a slice is found far faster than one by one."""
+"""Blocks searched in one step: the largest of a slice is found far faster than one by one."""
 _SHRINK_MIN: Final = 1024
 """Entries that must be free at the front before the file is rewritten without them."""
 
@@ -149,17 +149,17 @@ class TimeIndex:
             table.values.extend(new)
         else:
             self._table = table = _Table(start, new)
-        self._note_mended(table)
+        self._update_damaged(table)
 
     def put(self, block: int, maximum_ms: int) -> None:
         """Mend the entry of one block that `unknown` named, and that has a place here."""
         table = self._load()
         assert table.first_block <= block < table.end_block, f"block {block} has no place"
-        self._settle()
+        self._rebuild_stale()
         with closing(self._disk.open(self._path)) as file:
             file.write_at(_position(block - table.first_block), _pack(block, [maximum_ms]))
         table.values[block - table.first_block] = maximum_ms
-        self._note_mended(table)
+        self._update_damaged(table)
 
     def candidates(
         self, timestamp_ms: int, first_block: int | None = None, end_block: int | None = None
@@ -195,13 +195,13 @@ class TimeIndex:
                 del table.values[block - table.first_block :]
             else:
                 self._table = table = _Table(0, array("q"))
-        self._settle()
-        self._note_mended(table)
+        self._rebuild_stale()
+        self._update_damaged(table)
 
     def drop_before(self, block: int) -> None:
         """Forget the blocks before `block`. The file is rewritten when half of it is of no use."""
         self._dropped = max(self._dropped, block)
-        self._settle()
+        self._rebuild_stale()
         table = self._load()
         free = min(block, table.end_block) - table.first_block
         if free < _SHRINK_MIN or free * 2 < len(table.values):
@@ -214,7 +214,7 @@ class TimeIndex:
     def take_unsynced(self) -> tuple[list[str], list[str]]:
         """Write what waits, and return the file, and the directory that it was created in: the
         caller syncs them, or says `return_unsynced`."""
-        self._settle()
+        self._rebuild_stale()
         if not self._load().values:
             return [], []
         directories = [self._path.rpartition("/")[0]] if self._created else []
@@ -238,7 +238,7 @@ class TimeIndex:
         # Not by removing the file: a power cut could undo that, and bring old entries back.
         self._stale = self._disk.exists(self._path)
         self._table = _Table(0, array("q"))
-        self._settle()
+        self._rebuild_stale()
         self._damaged = False
 
     def remove(self) -> None:
@@ -253,10 +253,10 @@ class TimeIndex:
         if not self._stale:
             self._table = None
 
-    def _note_mended(self, table: _Table) -> None:
+    def _update_damaged(self, table: _Table) -> None:
         self._damaged = self._damaged and UNKNOWN in table.values
 
-    def _settle(self) -> None:
+    def _rebuild_stale(self) -> None:
         """Take entries that were cut out of the file."""
         if not self._stale:
             return

@@ -27,7 +27,7 @@ from penstock.errors import BadRequestError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.codec.interface import Column
+    from penstock.codec.append_interface import Column
 
     AnyArray = pa.Array[pa.Scalar[pa.DataType]]
     AnyRows = AnyArray | pa.ChunkedArray[pa.Scalar[pa.DataType]]
@@ -153,7 +153,7 @@ def columns_of(
     given = {"values": values, "keys": keys, "tags": tags, "timestamps": timestamps}
     arrays = {name: _in_one_piece(name, rows) for name, rows in given.items() if rows is not None}
     if "values" not in arrays:
-        raise BadRequestError("values is None, expected an Arrow array")
+        raise BadRequestError("values must be an Arrow array, got None")
     count = len(arrays["values"])
     for name, array in arrays.items():
         if len(array) != count:
@@ -172,7 +172,7 @@ def _in_one_piece(name: str, rows: AnyRows) -> AnyArray:
     if isinstance(rows, pa.ChunkedArray):
         return rows.combine_chunks()
     if not isinstance(rows, pa.Array):
-        raise BadRequestError(f"{name} is a {type(rows).__name__}, expected an Arrow array")
+        raise BadRequestError(f"{name} must be an Arrow array, got {type(rows).__name__}")
     return rows
 
 

@@ -4,7 +4,7 @@
     RocketMQ's form    a body that begins with a message of this form must be nothing but messages
     any other          opaque: kept as it is, and returned by raw reads only
 
-Whoever has checked its batches already (the Kafka server has) writes them without this.
+A caller that has checked its batches already (the Kafka server) writes them without this.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.engine.contract import BatchPage
-from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.read.key_reader import ShardReader
 from penstock.record import Producer, ShardId
 
@@ -53,6 +53,6 @@ class KafkaBatches:
         return epochs.end_of(epoch, log.commit)
 
     def is_hot(self, shard: ShardId, offset: int) -> bool:
-        """Say whether the record of `offset` lies where the log was written lately."""
+        """Say whether the record of `offset` is where the log was written lately."""
         position = self._table.get(shard).position_of(offset)
         return position is None or position > self._log.end - HOT_SIZE

@@ -101,7 +101,7 @@ class ShardReader(RawRangeReader):
 
     def by_key(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Yield the live records of `key`, newest first. A lost record may have had the key: what
-        is older than it is not told."""
+        is older than it is not reported."""
         self._check(log)
         lost = log.state.last_lost(log.earliest, log.commit)
         batch = log.kind is QueueKind.BATCH
@@ -260,7 +260,7 @@ class ShardReader(RawRangeReader):
         block whose maximum is that large, then look into it."""
         self._check(log)
         found = self._first_of_time(log, timestamp_ms)
-        # Nobody knows the time of a lost record: it may have been the first.
+        # The time of a lost record is unknown: it may have been the first.
         lost = log.state.first_lost(log.earliest, log.commit if found is None else found)
         if lost is not None:
             raise lost_record(self._files, log, lost)

@@ -7,8 +7,8 @@ damaged byte is never served, and a damaged record never silently skipped.
 
 A record that passes all of that may still hold something else than messages: an opaque batch, or a
 body that does not decompress. Nothing is damaged then, and nothing to be rebuilt: the read raises
-`UnreadableContentError`. Who looks for a key or a tag passes over it, for it has none that anybody
-could know.
+`UnreadableContentError`. A read by key or tag skips it, because its keys and tags
+are unknown.
 
 Nothing is locked meanwhile. A shard whose tail is cut, or which is deleted, under a read may look
 damaged to it; so before a failure counts, the read asks for such a cut, and begins anew where it
@@ -112,7 +112,7 @@ class PageReader:
             if failure is not None:
                 if records:
                     return Page(records, after)
-                after = self._behind_failure(log, wanted._replace(offset=after), failure)
+                after = self._after_failure(log, wanted._replace(offset=after), failure)
             elif after == offset:
                 break
             offset = after
@@ -184,7 +184,7 @@ class PageReader:
         except OSError as error:
             raise read_error(error, self._files.path_of(base)) from error
 
-    def _behind_failure(self, log: ReadableShard, query: Query, failure: Failure) -> int:
+    def _after_failure(self, log: ReadableShard, query: Query, failure: Failure) -> int:
         """Return where to go on when the record at `query.offset` cannot be read; raise when there
         is no way on."""
         if isinstance(failure, CorruptionError):
@@ -311,7 +311,7 @@ class PageReader:
             elif failure is None:
                 return None, after
             else:
-                offset = self._behind_failure(log, query._replace(offset=after), failure)
+                offset = self._after_failure(log, query._replace(offset=after), failure)
                 if offset >= query.until:
                     return None, query.until
                 query = query._replace(offset=offset)

@@ -22,7 +22,7 @@ _UNITS_PER_FETCH: Final = 1024
 
 
 class RawRangeReader(PageReader):
-    """Reads what lies in the log as it lies there."""
+    """Reads records as the log holds them."""
 
     def read_kafka(self, log: ReadableShard, offset: int, until: int, max_size: int) -> BatchPage:
         """Return Kafka batches as they lie in the log, checked; see `BatchPage`."""

@@ -4,7 +4,7 @@
     penstock/live/      refreshed twice a second while a writer runs
 
 Either may be the newer one: a checkpoint can come between two refreshes, and a writer that was
-killed leaves both behind. So the newest state is chosen shard by shard.
+killed leaves both. So the newest state is chosen shard by shard.
 """
 
 from __future__ import annotations

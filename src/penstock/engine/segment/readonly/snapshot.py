@@ -1,4 +1,4 @@
-"""What a view sees of a directory at one moment: its files, shards and bounds.
+"""What a read-only store shows of a directory at one moment: its files, shards and bounds.
 
 A snapshot never changes. Its files stay open while readers use it, so that a refresh in
 one thread does not disturb a read in another.
@@ -13,7 +13,7 @@ from typing import Final
 from penstock.codec.format import PRE_BLANK, TIME_BLOCK
 from penstock.engine.segment.control.control_records import is_control
 from penstock.engine.segment.index.block_checksums import BlockChecksums
-from penstock.engine.segment.index.readonly_index import IndexView
+from penstock.engine.segment.index.readonly_index import ReadOnlyIndex
 from penstock.engine.segment.index.sealed_files import SealedFiles
 from penstock.engine.segment.log.log_files import FileSet, is_file_name
 from penstock.engine.segment.paths import StorePaths
@@ -22,7 +22,7 @@ from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.time_index import TimeIndex
 from penstock.engine.segment.read.key_reader import Query, ShardReader
 from penstock.engine.segment.readonly.published_states import KnownStates, has_states, read_states
-from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.readonly_shard import ReadOnlyShard
 from penstock.engine.segment.recovery.checkpoint import (
     DerivedPoint,
     read_derived,
@@ -66,7 +66,7 @@ class Snapshot:
         self.unclosed: Final = disk.exists(paths.abort)
         """A writer has the store open, or did not close it."""
         self.has_properties: Final = disk.exists(paths.properties)
-        self.index: Final = IndexView(
+        self.index: Final = ReadOnlyIndex(
             disk,
             paths.index,
             sizes,
@@ -81,7 +81,7 @@ class Snapshot:
         self._source: Final = source
         self._open_files: Final = OpenFiles(disk, source.settings.open_files_max, writable=False)
         found = self._found_shards() if known is None else dict(self._published_shards(known))
-        self.shards: Final[dict[ShardId, ShardView]] = found
+        self.shards: Final[dict[ShardId, ReadOnlyShard]] = found
         """All shards that are not deleted, the store's own included."""
         weakref.finalize(self, files.close)
 
@@ -95,7 +95,7 @@ class Snapshot:
             self.known.check()
         return sorted(shard for shard in self.shards if not is_control(shard))
 
-    def get(self, shard: ShardId) -> ShardView:
+    def get(self, shard: ShardId) -> ReadOnlyShard:
         found = self.shards.get(shard)
         if found is None:
             if self.known is not None:
@@ -103,7 +103,7 @@ class Snapshot:
             raise UnknownShardError(shard.name)
         return found
 
-    def end_for(self, log: ShardView) -> int:
+    def end_for(self, log: ReadOnlyShard) -> int:
         """Return the end of the log, as far as a shard and the checkpoints know it."""
         last = log.read_units(log.ends.stop - 1, 1) if log.ends.stop > log.ends.first else b""
         end = 0
@@ -113,7 +113,7 @@ class Snapshot:
         return min(max(end, point, self.durable), self.files.stop)
 
     def scan_for_key(
-        self, log: ShardView, key: bytes, start: int, end: int
+        self, log: ReadOnlyShard, key: bytes, start: int, end: int
     ) -> Iterator[StoredRecord]:
         """Yield the records of `key` between two positions of the log, newest first."""
         first, until = log.offset_at(start), log.offset_at(end)
@@ -123,15 +123,15 @@ class Snapshot:
             yield from reversed(self.reader.read_all(log, query))
             until = begin
 
-    def _published_shards(self, known: KnownStates) -> Iterator[tuple[ShardId, ShardView]]:
+    def _published_shards(self, known: KnownStates) -> Iterator[tuple[ShardId, ReadOnlyShard]]:
         for shard, state in known.states.items():
             if not state.dropped:
                 yield shard, self._shard(shard, state.kind, state)
 
-    def _found_shards(self) -> dict[ShardId, ShardView]:
+    def _found_shards(self) -> dict[ShardId, ReadOnlyShard]:
         """The queues of a directory that says nothing more about its shards."""
         disk, paths = self.disk, self.paths
-        found: dict[ShardId, ShardView] = {}
+        found: dict[ShardId, ReadOnlyShard] = {}
         for kind in QueueKind:
             root = paths.queue_root(kind)
             for topic in disk.list(root):
@@ -141,11 +141,11 @@ class Snapshot:
                         found[shard] = self._shard(shard, kind, None)
         return found
 
-    def _shard(self, shard: ShardId, kind: QueueKind, state: ShardState | None) -> ShardView:
+    def _shard(self, shard: ShardId, kind: QueueKind, state: ShardState | None) -> ReadOnlyShard:
         source, sizes = self._source, self.sizes
         simple = kind is QueueKind.SIMPLE
         size = sizes.consume_queue_file_size if simple else sizes.batch_queue_file_size
-        return ShardView(
+        return ReadOnlyShard(
             shard,
             kind,
             UnitFiles(self._open_files, source.paths.queue_root(kind), shard, kind, size),
@@ -162,7 +162,7 @@ class _Nothing:
 
 
 class _Uncounted:
-    """The metrics of a view are not collected: their library need not be loaded."""
+    """The metrics of a read-only store are not collected: their library need not be loaded."""
 
     damaged_reads: Final = _Nothing()
 
@@ -184,23 +184,23 @@ class SnapshotSource:
         """Look at the directory, again when files come and go under the look."""
         for _ in range(_TAKES_MAX - 1):
             try:
-                return self._take()
+                return self._read()
             except (FileNotFoundError, CorruptionError):
                 continue
-        return self._take()
+        return self._read()
 
     def take_anyway(self) -> tuple[Snapshot, list[StoreError]]:
         """Look at a directory that may be damaged; return what `take` would raise, too."""
         for _ in range(_TAKES_MAX - 1):
             try:
                 problems: list[StoreError] = []
-                return self._take(problems), problems
+                return self._read(problems), problems
             except FileNotFoundError:
                 continue
         problems = []
-        return self._take(problems), problems
+        return self._read(problems), problems
 
-    def _take(self, problems: list[StoreError] | None = None) -> Snapshot:
+    def _read(self, problems: list[StoreError] | None = None) -> Snapshot:
         disk, paths = self.disk, self.paths
         stored = stored_properties(disk, paths)
         sizes = stored.sizes
@@ -244,8 +244,8 @@ def _first_file(disk: Disk, paths: StorePaths) -> str | None:
 
 
 def _repair_nothing(_: object) -> None:
-    """A view cannot repair: what is wrong is found again, and raised."""
+    """A read-only store cannot repair: what is wrong is found again, and raised."""
 
 
 def _repair_no_index() -> None:
-    """The index view leaves out what it does not believe, and never asks for this."""
+    """The read-only index leaves out what it does not believe, and never asks for this."""

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from penstock.codec.format import CHECKPOINT
-from penstock.engine.segment.index.key_index import IndexMark
+from penstock.engine.segment.index.index_file import IndexMark
 from penstock.platform.disk import Disk
 from penstock.platform.layout import Field, Layout
 
@@ -36,7 +36,7 @@ _SLOT_DISTANCE: Final = 512
 CHECKPOINT_HEAD: Final = Layout(
     "derived checkpoint head",
     Field("magic", "u32", "0x50534B43"),
-    Field("checksum", "u32", "CRC-32 of the MessagePack document behind this head"),
+    Field("checksum", "u32", "CRC-32 of the MessagePack document after this head"),
     size=8,
 )
 _MAGIC: Final = 0x50534B43
@@ -67,7 +67,7 @@ class DerivedPoint(msgspec.Struct, frozen=True):
     repair sets it: with `position` -1, everything is built again from the log."""
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Made here, for msgspec must not look at a type for the first time in two threads together.
 _points: Final = msgspec.msgpack.Decoder(DerivedPoint)
 
 

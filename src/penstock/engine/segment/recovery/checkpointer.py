@@ -12,7 +12,7 @@ The order of a checkpoint is its guarantee:
 A crash before 6 leaves the old checkpoint, and everything below its position is still right: files
 only hold more than it says, which a replay from it writes again.
 
-Which shards to save is told by the ends themselves: those whose end is not the one that was saved.
+The ends themselves say which shards to save: those whose end is not the one that was saved.
 A note of every move could get lost; so only changes that have no unit are noted (`touch`).
 
 Appends go on meanwhile, so a state may know of records after P: a replay folds them again, which
@@ -149,13 +149,13 @@ class Checkpointer:
         """Save this shard's state next time: it changed without a queue unit of its own. For a
         change that a record of the log tells of, before the log's lock is released: a checkpoint
         after that record must have the state."""
-        self._note((log.shard,))
+        self._add_changed((log.shard,))
 
     def note_gone(self, shard: ShardId) -> None:
         """Remove a deleted shard from the files of states, next time."""
-        self._note((shard,))
+        self._add_changed((shard,))
 
-    def _note(self, shards: Iterable[ShardId], *, saved: bool = False) -> None:
+    def _add_changed(self, shards: Iterable[ShardId], *, saved: bool = False) -> None:
         """Have shards published, and unless they are `saved`, saved."""
         with self._noting:
             self._unpublished.update(shards)
@@ -168,7 +168,7 @@ class Checkpointer:
             if not (self._unpublished or self._log.appender.dirty_queues()):
                 return
             self._check_running()
-            # Ends first: what is published then lies below what is drained.
+            # Ends first: what is published then is below what is drained.
             position = self._log.end
             ends = self._log.appender.next_offsets()
             self._drain()
@@ -177,9 +177,9 @@ class Checkpointer:
             try:
                 self._live.save(dirty, _States(self._table, ends, position), durable=False)
             except BaseException:
-                self._note(dirty, saved=True)
+                self._add_changed(dirty, saved=True)
                 raise
-            self._note([shard for shard in dirty if self._has_more(shard)], saved=True)
+            self._add_changed([shard for shard in dirty if self._has_more(shard)], saved=True)
 
     def _has_more(self, shard: ShardId) -> bool:
         """Say whether a shard has records that were not committed when it was published."""
@@ -189,7 +189,7 @@ class Checkpointer:
     def _drain(self) -> None:
         self._table.drain_dirty(self.touch)
 
-    def _take_unsaved(self, ends: bytes) -> set[ShardId]:
+    def _pop_unsaved(self, ends: bytes) -> set[ShardId]:
         moved = map(self._table.find_handle, changed_indexes(self._saved_ends, ends))
         shards = {log.shard for log in moved if log is not None}
         with self._noting:
@@ -215,7 +215,7 @@ class Checkpointer:
             timestamp_ms = self._log.appender.last_store_timestamp_ms
             begun = self._index.begin_mark()
         self._drain()
-        dirty = self._take_unsaved(ends)
+        dirty = self._pop_unsaved(ends)
         try:
             packed = self._states.pack(dirty, _States(self._table, ends, position))
             self._log.flush()
@@ -234,17 +234,17 @@ class Checkpointer:
                 log_start=self._log.files.start,
             )
             if clean:
-                self._tell_rocketmq(position, timestamp_ms)
+                self._write_rocketmq(position, timestamp_ms)
                 point = replace(point, small_files=sums_of_small_files(self._disk, self._paths))
             write_derived(self._disk, self._paths.derived, point)
         except BaseException:
-            self._note(dirty)
+            self._add_changed(dirty)
             raise
         self.position, self._saved_ends = position, ends
         if not clean:
-            self._tell_rocketmq(position, timestamp_ms)
+            self._write_rocketmq(position, timestamp_ms)
 
-    def _tell_rocketmq(self, position: int, timestamp_ms: int) -> None:
+    def _write_rocketmq(self, position: int, timestamp_ms: int) -> None:
         """Keep RocketMQ's own checkpoint. An old one only makes it look at more of the log: on a
         full disk, where retention needs checkpoints to free space, it may stay."""
         try:

@@ -1,4 +1,4 @@
-"""What can still be told of a damaged record: its shard, its offset, and how many offsets it has.
+"""What is still known of a damaged record: its shard, its offset, and how many offsets it has.
 
 Three sources, in this order:
 
@@ -8,7 +8,7 @@ Three sources, in this order:
   * of a batch, the number of messages: its body when the checksum of the body is right, else the
     properties when they name the record's own offset
 
-A number that no source gives is None. The caller decides what is safe then.
+None stands for a number that no source gives. The caller decides what is safe then.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DamagedRecords:
         self._mends_left = _MENDS_MAX
 
     def read(self, buffer: memoryview, base: int, position: int, stop: int) -> RawRecord | Damage:
-        """Return what the record at `position` was, as far as that can be told; the next whole
+        """Return what the record at `position` was, as far as that is known; the next whole
         record, or the end of what was written, is at `stop`."""
         saved = saved_in_hole(buffer, base, position)
         if saved is not None:
@@ -125,7 +125,7 @@ def torn_record(left: bytes, position: int, size_max: int) -> RawRecord | None:
 
 
 def offsets_of_batch(raw: RawRecord) -> int | None:
-    """Return how many offsets a damaged batch has; None when that cannot be told."""
+    """Return how many offsets a damaged batch has; None when that is unknown."""
     if _has_whole_body(raw):
         count = _count_in_body(raw)
         if count is not None:

@@ -3,9 +3,9 @@
     <directory>/.penstock/owner   id and path of the store that it belongs to
     <directory>/.penstock/lock    locked while that store is open
 
-Two stores that were told the same `commit_log_path` would write into one log, each over the
-records of the other; with the same path of queues or index, the one would clear away what the
-other uses. So a directory has one owner, and another store is refused before anything is changed.
+Two stores that are configured with the same `commit_log_path` would write into one log, each over
+the records of the other; with the same path of queues or index, one would remove what the other
+uses. So a directory has one owner, and another store is refused before anything is changed.
 
 The owner is known by an id in its `store.properties`: it may be moved, and the directory, too. A
 directory without a mark, such as RocketMQ's, becomes the property of the first that opens it.

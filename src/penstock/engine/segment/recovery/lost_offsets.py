@@ -15,7 +15,7 @@ from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.queue.entry_rows import UnitRow, unit_rows
 from penstock.engine.segment.queue.queue_files import OpenFiles, UnitFiles
 from penstock.engine.segment.queue.shard import ShardLog
-from penstock.engine.segment.readonly.shard_view import find_stop
+from penstock.engine.segment.readonly.readonly_shard import find_stop
 from penstock.engine.segment.settings import FileSizes
 from penstock.platform.disk import Disk
 from penstock.record import QueueKind, ShardId

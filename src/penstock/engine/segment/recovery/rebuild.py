@@ -65,7 +65,7 @@ class _Builder(ABC):
         position = self._files.start
         while position < end:
             position = self._step(position, end)
-            self._take_all(stop)
+            self._write_all(stop)
         self._finish(stop)
 
     def _step(self, position: int, end: int) -> int:
@@ -85,7 +85,7 @@ class _Builder(ABC):
             self._cut_batch(specials[-1][1], raw.queue_offset)
             return after
         if status == REPLAY_DAMAGE or after < limit:
-            return _behind(self._files, base, after, damage, limit)
+            return _after_damage(self._files, base, after, damage, limit)
         return after
 
     def _truncate_at(self, offset: int) -> None:
@@ -106,11 +106,11 @@ class _Builder(ABC):
                 return handle
         return -1
 
-    def _take_all(self, stop: int) -> None:
+    def _write_all(self, stop: int) -> None:
         mine = self._handle()
         for handle in self._appender.dirty_queues():
             if handle == mine:
-                self._take(*self._appender.peek_units(handle), stop)
+                self._write_units(*self._appender.peek_units(handle), stop)
                 self._shard.times.append(self._appender.take_times(handle))
             self._appender.drop_units(handle, self._appender.next_unit(handle))
 
@@ -119,7 +119,7 @@ class _Builder(ABC):
         """Drop the units from `offset` on."""
 
     @abstractmethod
-    def _take(self, first: int, units: bytes, stop: int) -> None:
+    def _write_units(self, first: int, units: bytes, stop: int) -> None:
         """Take units from number `first` on; those at and after `stop` are in memory."""
 
     @abstractmethod
@@ -136,7 +136,7 @@ class _SimpleBuilder(_Builder):
         self._shard.times.truncate_from(offset // TIME_BLOCK)
         self._next = min(self._next, offset)
 
-    def _take(self, first: int, units: bytes, stop: int) -> None:
+    def _write_units(self, first: int, units: bytes, stop: int) -> None:
         size = self._shard.units.unit_size
         count = max(0, min(len(units) // size, stop - first))
         if not count:
@@ -165,12 +165,12 @@ class _BatchBuilder(_Builder):
         self._units: list[bytes] = []
 
     def _truncate(self, handle: int, offset: int) -> None:
-        self._take(*self._appender.peek_units(handle), 0)
+        self._write_units(*self._appender.peek_units(handle), 0)
         self._appender.drop_units(handle, self._appender.next_unit(handle))
         self._units = [unit for unit in self._units if _base_offset(unit) < offset]
         self._appender.truncate_queue(handle, offset, len(self._units))
 
-    def _take(self, first: int, units: bytes, stop: int) -> None:  # noqa: ARG002 - see `_finish`
+    def _write_units(self, first: int, units: bytes, stop: int) -> None:  # noqa: ARG002 - see `_finish`
         size = BATCH_UNIT.size
         self._units += [units[at : at + size] for at in range(0, len(units), size)]
 
@@ -186,8 +186,8 @@ def _base_offset(unit: bytes) -> int:
     return int(BATCH_UNIT.unpack(unit)[_BASE_OFFSET])
 
 
-def _behind(files: FileSet, base: int, after: int, damage: Damage | None, limit: int) -> int:
-    """Return the first record after bytes that are none, or `limit`."""
+def _after_damage(files: FileSet, base: int, after: int, damage: Damage | None, limit: int) -> int:
+    """Return the first record after bytes that are not records, or `limit`."""
     start = after if damage is None else max(after, damage.position)
     found = core.find_record(files.buffer(base), base, start + 1, limit, files.strict)
     return limit if found < 0 else found
@@ -219,8 +219,8 @@ def rebuild_index(
         elif status == REPLAY_TRUNCATE_BATCH_QUEUE:
             _cut_anyhow(scratch, buffer, base, *specials[-1])
         elif status == REPLAY_DAMAGE or after < stop:
-            found = _behind(files, base, after, damage, stop)
-            hurt.update(_note_lost(shards, after, found))
+            found = _after_damage(files, base, after, damage, stop)
+            hurt.update(_mark_lost(shards, after, found))
             after = found
         position = after
         index.seal_full(scratch)
@@ -237,7 +237,7 @@ def _cut_anyhow(
     scratch.truncate_queue(handle, raw.queue_offset, scratch.next_unit(handle))
 
 
-def _note_lost(shards: Iterable[ShardLog], start: int, stop: int) -> Iterator[ShardLog]:
+def _mark_lost(shards: Iterable[ShardLog], start: int, stop: int) -> Iterator[ShardLog]:
     """Note which records lay between two positions of the log."""
     for shard in shards:
         first, end = shard.offset_at(start), shard.offset_at(stop)

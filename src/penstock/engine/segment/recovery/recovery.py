@@ -22,8 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from msgspec import Struct
-
 from penstock.codec.codes import (
     REPLAY_DAMAGE,
     REPLAY_DONE,
@@ -59,6 +57,7 @@ from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.shard_table import ShardTable
 from penstock.engine.segment.recovery.damaged_record import DamagedRecords, offsets_of_batch
+from penstock.engine.segment.recovery.report import DamagedPlace, Progress, RecoveryReport
 from penstock.errors import CorruptionError, RequestError
 from penstock.platform.log import get_logger
 from penstock.record import Offset, Producer, QueueKind, ShardId
@@ -68,37 +67,6 @@ _log: Final = get_logger(__name__)
 _ZEROS_FOUND: Final = "zeros where records were synced"
 SIZE_UNKNOWN: Final = 1 << 62
 """More than any queue accounts for."""
-_ZERO_CHUNK: Final = 1 << 20
-_ZEROS: Final = bytes(_ZERO_CHUNK)
-Progress = Callable[[int, int], None]
-"""Called with the bytes looked at and the bytes to look at."""
-
-
-class DamagedPlace(Struct, frozen=True):
-    path: str
-    position: int
-    reason: str
-
-
-class RecoveryReport(Struct):
-    """What opening a store found and did."""
-
-    clean_stop: bool = True
-    from_position: int = 0
-    records_scanned: int = 0
-    bytes_scanned: int = 0
-    end_position: int = 0
-    bytes_cut: int = 0
-    cut_reason: str | None = None
-    records_behind_cut: int = 0
-    damaged: list[DamagedPlace] = []
-    rebuilt: list[str] = []
-    seconds: float = 0.0
-
-    @property
-    def was_in_order(self) -> bool:
-        """Whether everything was as the last stop left it."""
-        return self.clean_stop and not (self.records_scanned or self.rebuilt)
 
 
 class Nameless(NamedTuple):
@@ -202,10 +170,10 @@ class Replay:
             self._more_index()
         if status == REPLAY_DAMAGE:
             assert damage is not None
-            return self._behind_damage(buffer, base, damage, after)
+            return self._after_damage(buffer, base, damage, after)
         if status == REPLAY_DONE and after < stop:
             # Zeros: nothing was ever written here, unless it should be there.
-            return self._behind_damage(buffer, base, Damage(after, _ZEROS_FOUND), after)
+            return self._after_damage(buffer, base, Damage(after, _ZEROS_FOUND), after)
         return after, False
 
     def _replay(
@@ -230,7 +198,7 @@ class Replay:
         log = self._table.by_handle(handle)
         log.cut(raw.queue_offset, with_state=position >= log.state.folded_until)
 
-    def _behind_damage(
+    def _after_damage(
         self, buffer: memoryview, base: int, damage: Damage, position: int
     ) -> tuple[int, bool]:
         """Return where to go on after bytes that are not a record, and whether the log ends."""
@@ -259,7 +227,7 @@ class Replay:
             found = self._durable if ends_here else limit
         stop = min(found, max(self._durable, position + 1))
         self.spans.append((position, stop))
-        self._note_victims(buffer, base, position, stop)
+        self._find_victims(buffer, base, position, stop)
         return found, False
 
     def _refuse_foreign(self, buffer: memoryview, base: int, position: int) -> None:
@@ -278,7 +246,7 @@ class Replay:
             )
 
     def _goes_on(self, buffer: memoryview, base: int, position: int, limit: int) -> bool:
-        """Say whether a log that was closed has records after bytes that are none."""
+        """Say whether a log that was closed has records after bytes that are not."""
         if not self._clean or position + 1 >= limit:
             return False
         written = self._files.written_ranges(position + 1)
@@ -293,14 +261,14 @@ class Replay:
         self.report.damaged.append(DamagedPlace(path, inside, damage.reason))
         _log.error("log_damaged", path=path, position=inside, reason=damage.reason)
 
-    def _note_victims(self, buffer: memoryview, base: int, start: int, stop: int) -> None:
+    def _find_victims(self, buffer: memoryview, base: int, start: int, stop: int) -> None:
         """Find out whose records the damage hit, as far as their heads tell: their offsets must
         not be given out again, even when no later record of the shard shows that there was one."""
         position = start
         while position < stop:
             raw = self._damaged.read(buffer, base, position, stop)
             if isinstance(raw, Damage):
-                self._note_nameless(position, stop)
+                self._add_nameless(position, stop)
                 return
             log = self._table.find(ShardId(raw.topic, raw.queue_id))
             in_batch = offsets_of_batch(raw) or BATCH_COUNT_MAX
@@ -315,7 +283,7 @@ class Replay:
     def _expected(self, log: ShardLog) -> int:
         return max(log.next_offset, self.latest.get(log.shard, 0))
 
-    def _note_nameless(self, position: int, stop: int) -> None:
+    def _add_nameless(self, position: int, stop: int) -> None:
         """Note that nothing tells whose records these bytes were. What was there before the
         checkpoint is in the states."""
         size = stop - max(position, self._known)
@@ -339,7 +307,7 @@ class Replay:
             log.state.dropped = False
         self.touched.add(log.shard)
         if raw.queue_offset < self._folded.get(log.shard, 0):
-            # The shard was cut here, and the crash came before anybody could note that.
+            # The shard was cut here, and the crash came before that was saved.
             log.state.truncate_from(raw.queue_offset)
         self._folded[log.shard] = raw.queue_offset + 1
         fold(log, raw)
@@ -474,45 +442,6 @@ def producer_of(raw: RawRecord) -> tuple[Producer, int] | None:
     except ValueError:
         return None
     return Producer(producer_id, epoch, sequence), count
-
-
-def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
-    """Zero what lies after `end`, and remove the files after it, unless all of that is zeros;
-    return (bytes that were not zero, whole records among them)."""
-    files = log.files
-    dirty = records = 0
-    for base in files.bases:
-        if base + files.file_size <= end:
-            continue
-        buffer = files.buffer(base)
-        for start, stop in files.written_ranges(max(end, base)):
-            found = _count_dirty(buffer, start - base, stop - base)
-            dirty += found
-            if found:
-                records += _count_records(buffer, base, start, stop)
-        del buffer
-    if dirty:
-        files.zero(end)
-    return dirty, records
-
-
-def _count_dirty(buffer: memoryview, start: int, stop: int) -> int:
-    dirty = 0
-    for at in range(start, stop, _ZERO_CHUNK):
-        chunk = bytes(buffer[at : min(at + _ZERO_CHUNK, stop)])
-        if chunk != _ZEROS[: len(chunk)]:
-            dirty += len(chunk.rstrip(b"\0"))
-    return dirty
-
-
-def _count_records(buffer: memoryview, base: int, start: int, stop: int) -> int:
-    records = 0
-    position = core.find_record(buffer, base, start, stop)
-    while position >= 0:
-        position, seen, _ = core.check_log(buffer, base, position, stop)
-        records += seen
-        position = core.find_record(buffer, base, position, stop) if seen else -1
-    return records
 
 
 def _is_text(properties: bytes) -> bool:

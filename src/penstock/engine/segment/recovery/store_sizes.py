@@ -89,11 +89,11 @@ def check_is_store(disk: Disk, paths: StorePaths) -> None:
     """Reject a path that is not a store, with the reason."""
     exists = disk.exists(paths.root)
     if exists and not disk.is_directory(paths.root):
-        raise NotAStoreError(f"{paths.root} is no store: it is no directory")
+        raise NotAStoreError(f"{paths.root} is not a store: it is not a directory")
     if not is_store(disk, paths):
         missing = "it has no commitlog/ and no store.properties"
         reason = missing if exists else "there is no such directory"
-        raise NotAStoreError(f"{paths.root} is no store: {reason}")
+        raise NotAStoreError(f"{paths.root} is not a store: {reason}")
 
 
 def check_directory(disk: Disk, paths: StorePaths) -> bool:
@@ -103,7 +103,7 @@ def check_directory(disk: Disk, paths: StorePaths) -> bool:
     others = [name for name in disk.list(paths.root) if not _may_be_ours(disk, paths.root, name)]
     if others:
         raise NotAStoreError(
-            f"{paths.root} is no store: it has no commitlog/ and no store.properties, "
+            f"{paths.root} is not a store: it has no commitlog/ and no store.properties, "
             f"but {', '.join(others[:3])}{', …' if len(others) > 3 else ''}; "
             "choose an empty or a new directory"
         )

@@ -180,14 +180,14 @@ class _Reader:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise self.error(f"{what} is no map")
+            raise self.error(f"{what} is not a map")
         return value
 
     def as_int(self, value: Json, what: str) -> int:
         if isinstance(value, str) and value.removeprefix("-").isdecimal():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.error(f"{what} is no integer")
+            raise self.error(f"{what} is not an integer")
         return value
 
     def version(self, root: JsonDict) -> DataVersion:

@@ -39,7 +39,7 @@ def parse_json(data: bytes, path: str) -> Json:
 
 
 def _refuse(word: str) -> Json:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def write_json(value: Json) -> str:
@@ -57,7 +57,7 @@ class _Parser:
         value = self._value(0)
         self._skip_space()
         if self._at != len(self._text):
-            raise self._error("more text behind the value")
+            raise self._error("more text after the value")
         return value
 
     def _value(self, depth: int) -> Json:
@@ -77,12 +77,12 @@ class _Parser:
     def _dict(self, depth: int) -> JsonDict:
         found: JsonDict = {}
         self._at += 1
-        while not self._take("}"):
-            if found and not self._take(","):
+        while not self._accept("}"):
+            if found and not self._accept(","):
                 raise self._error("',' or '}' expected")
             self._skip_space()
             key = self._key()
-            if not self._take(":"):
+            if not self._accept(":"):
                 raise self._error("':' expected")
             found[key] = self._value(depth + 1)
         return found
@@ -90,8 +90,8 @@ class _Parser:
     def _list(self, depth: int) -> list[Json]:
         found: list[Json] = []
         self._at += 1
-        while not self._take("]"):
-            if found and not self._take(","):
+        while not self._accept("]"):
+            if found and not self._accept(","):
                 raise self._error("',' or ']' expected")
             found.append(self._value(depth + 1))
         return found
@@ -129,7 +129,7 @@ class _Parser:
         is_float = match.group(1) is not None or match.group(2) is not None
         return float(match.group()) if is_float else int(match.group())
 
-    def _take(self, character: str) -> bool:
+    def _accept(self, character: str) -> bool:
         self._skip_space()
         if not self._text.startswith(character, self._at):
             return False

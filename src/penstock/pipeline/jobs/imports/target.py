@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from penstock.engine.segment import StoreView
+from penstock.engine.segment import ReadOnlyStore
 from penstock.errors import BadRequestError, NotAStoreError
 from penstock.pipeline.jobs.node_upkeep import is_node
 from penstock.pipeline.read.endpoint import connect
@@ -57,7 +57,7 @@ class ImportPlace:
         if self.is_node:
             return self._records_of_node(topic)
         try:
-            with StoreView.open(self.path) as view:
+            with ReadOnlyStore.open(self.path) as view:
                 shards = [shard for shard in view.shards() if topic in (None, shard.topic)]
                 return sum(int(view.bounds(shard).commit) for shard in shards)
         except NotAStoreError:

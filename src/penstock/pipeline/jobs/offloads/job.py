@@ -1,6 +1,6 @@
 """Brings commit logs into their tiers: every shard by a task of its own, in parallel.
 
-    commit log ──▶ StoreView ──▶ CompositeFlatFile ──▶ chunks, then the manifest
+    commit log ──▶ ReadOnlyStore ──▶ CompositeFlatFile ──▶ chunks, then the manifest
 
 The store is only read, and may be in use; what was committed when the job began is what it brings.
 A node uploads by itself unless its setting `tiering.uploader`, or the topic's, is `spark`; topics

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from penstock.codec.deleted_ranges import coalesce
 from penstock.codec.format import RawRecord
 from penstock.codec.select import core
-from penstock.engine.segment import Bounds, ShardState, StoreView, inner_count, split_raw_range
+from penstock.engine.segment import Bounds, ReadOnlyStore, ShardState, inner_count, split_raw_range
 from penstock.errors import StoreError
 from penstock.record import Offset, QueueKind, ShardId
 from penstock.tiered import (
@@ -82,7 +82,7 @@ def offload_one(task: OffloadTask) -> OffloadDone:
 def _offload(task: OffloadTask) -> OffloadDone:
     flat = CompositeFlatFile(task.config, task.shard, task.kind)
     try:
-        with StoreView.open(task.root) as view:
+        with ReadOnlyStore.open(task.root) as view:
             log = _BoundedLog(view, task)
             before = flat.refresh()
             start = 0 if before is None else before.end_offset
@@ -109,7 +109,7 @@ def _offload(task: OffloadTask) -> OffloadDone:
 class _BoundedLog:
     """Implements `CommittedLog`: a view that ends where the plan does, and counts what it gave."""
 
-    def __init__(self, view: StoreView, task: OffloadTask) -> None:
+    def __init__(self, view: ReadOnlyStore, task: OffloadTask) -> None:
         self._view: Final = view
         self._task: Final = task
         self.rows = 0

@@ -11,7 +11,7 @@ import pytest
 from tests.codec.golden_store import GoldenStore
 from tests.engine.segment.readonly.sample_store import tree
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.engine.segment.rocketmq.fastjson import JsonDict
 from penstock.errors import CorruptionError, NotAStoreError, UnknownShardError
 from penstock.record import QueueKind, ShardId, StoredRecord
@@ -27,7 +27,7 @@ def number(line: JsonDict, name: str) -> int:
     return value
 
 
-def everything(view: StoreView, shard: ShardId) -> list[StoredRecord]:
+def everything(view: ReadOnlyStore, shard: ShardId) -> list[StoredRecord]:
     records: list[StoredRecord] = []
     offset = 0
     while True:
@@ -49,7 +49,7 @@ def messages(golden: GoldenStore) -> dict[ShardId, dict[int, JsonDict]]:
 
 
 def test_shards_and_bounds_are_what_rocketmq_says(golden: GoldenStore) -> None:
-    view = StoreView.open(str(golden.root))
+    view = ReadOnlyStore.open(str(golden.root))
     expected = {shard_of(line): line for line in golden.lines("queue")}
     assert view.shards() == sorted(expected)
     for shard, line in expected.items():
@@ -61,7 +61,7 @@ def test_shards_and_bounds_are_what_rocketmq_says(golden: GoldenStore) -> None:
 
 
 def test_every_message_of_every_simple_queue_is_read(golden: GoldenStore) -> None:
-    view = StoreView.open(str(golden.root))
+    view = ReadOnlyStore.open(str(golden.root))
     for shard, lines in messages(golden).items():
         records = everything(view, shard)
         assert [record.offset for record in records] == sorted(lines)
@@ -75,7 +75,7 @@ def test_every_message_of_every_simple_queue_is_read(golden: GoldenStore) -> Non
 
 
 def test_batches_are_read_message_by_message(golden: GoldenStore) -> None:
-    view = StoreView.open(str(golden.root))
+    view = ReadOnlyStore.open(str(golden.root))
     shard = ShardId("TopicBCQ", 0)
     records = everything(view, shard)
     assert [record.offset for record in records] == list(range(view.bounds(shard).next))
@@ -85,11 +85,11 @@ def test_batches_are_read_message_by_message(golden: GoldenStore) -> None:
 
 
 def test_every_key_is_found_where_rocketmq_finds_it(golden: GoldenStore) -> None:
-    view = StoreView.open(str(golden.root))
+    view = ReadOnlyStore.open(str(golden.root))
     assert check_keys(golden, view) > 500
 
 
-def check_keys(golden: GoldenStore, view: StoreView) -> int:
+def check_keys(golden: GoldenStore, view: ReadOnlyStore) -> int:
     """Compare every key query of the manifest; return how many there were."""
     where: dict[tuple[ShardId, int], int] = {}
     shards: dict[str, list[ShardId]] = defaultdict(list)
@@ -116,9 +116,9 @@ def check_keys(golden: GoldenStore, view: StoreView) -> int:
     return checked
 
 
-def test_a_view_changes_nothing(golden_copy: Path) -> None:
+def test_a_readonly_store_changes_nothing(golden_copy: Path) -> None:
     before = tree(golden_copy)
-    with StoreView.open(str(golden_copy)) as view:
+    with ReadOnlyStore.open(str(golden_copy)) as view:
         for shard in view.shards():
             everything(view, shard)
             view.newest_by_key(shard, b"order-1")
@@ -134,18 +134,18 @@ def test_keys_are_found_without_index_files_too(
     for place, path in enumerate(sorted((golden_copy / "index").iterdir())):
         if place in lost:
             path.unlink()
-    assert check_keys(golden, StoreView.open(str(golden_copy))) > 500
+    assert check_keys(golden, ReadOnlyStore.open(str(golden_copy))) > 500
 
 
 def test_keys_are_found_when_the_sizes_of_index_files_are_not_known(
     golden: GoldenStore, golden_copy: Path
 ) -> None:
     (golden_copy / "store.properties").unlink()
-    assert check_keys(golden, StoreView.open(str(golden_copy))) > 500
+    assert check_keys(golden, ReadOnlyStore.open(str(golden_copy))) > 500
 
 
 def test_the_first_record_of_a_time_is_found_by_looking_at_all(golden: GoldenStore) -> None:
-    view = StoreView.open(str(golden.root))
+    view = ReadOnlyStore.open(str(golden.root))
     for shard, lines in messages(golden).items():
         times = [number(lines[offset], "bornTimestamp") for offset in sorted(lines)]
         for wanted in (0, times[0], times[-1], times[len(times) // 2] + 1, times[-1] + 10**6):
@@ -154,7 +154,7 @@ def test_the_first_record_of_a_time_is_found_by_looking_at_all(golden: GoldenSto
 
 
 def test_records_of_a_tag_are_those_that_the_manifest_names(golden: GoldenStore) -> None:
-    view = StoreView.open(str(golden.root))
+    view = ReadOnlyStore.open(str(golden.root))
     for shard, lines in messages(golden).items():
         for tag in {str(line["tags"]) for line in lines.values() if line["tags"]}:
             page = view.read_page(shard, 0, tag=tag, max_size=1 << 30)
@@ -166,7 +166,7 @@ def test_a_queue_begins_behind_the_log_files_that_are_gone(
     golden: GoldenStore, golden_copy: Path
 ) -> None:
     (golden_copy / "commitlog" / f"{0:020d}").unlink()
-    view = StoreView.open(str(golden_copy))
+    view = ReadOnlyStore.open(str(golden_copy))
     for shard, lines in messages(golden).items():
         kept = [o for o in sorted(lines) if number(lines[o], "physicalOffset") >= 1_048_576]
         bounds = view.bounds(shard)
@@ -178,19 +178,19 @@ def test_a_queue_begins_behind_the_log_files_that_are_gone(
 def test_a_missing_log_file_in_the_middle_is_named(golden_copy: Path) -> None:
     (golden_copy / "commitlog" / f"{1_048_576:020d}").unlink()
     with pytest.raises(CorruptionError, match=r"00000000000001048576.*missing"):
-        StoreView.open(str(golden_copy))
+        ReadOnlyStore.open(str(golden_copy))
 
 
 def test_a_directory_that_is_no_store_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(NotAStoreError, match="is no store"):
-            StoreView.open(str(path))
+        with pytest.raises(NotAStoreError, match="is not a store"):
+            ReadOnlyStore.open(str(path))
     assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_an_unknown_shard_is_named(golden: GoldenStore) -> None:
-    view = StoreView.open(str(golden.root))
+    view = ReadOnlyStore.open(str(golden.root))
     with pytest.raises(UnknownShardError, match="nothing_7"):
         view.read(ShardId("nothing", 7), 0)
 
@@ -199,12 +199,12 @@ def test_an_empty_last_queue_file_is_no_end(golden: GoldenStore, golden_copy: Pa
     """RocketMQ makes a queue file ahead of its first unit."""
     queue = golden_copy / "consumequeue" / "TopicA" / "0"
     (queue / f"{4_000:020d}").write_bytes(bytes(2_000))
-    view = StoreView.open(str(golden_copy))
+    view = ReadOnlyStore.open(str(golden_copy))
     expected = len(messages(golden)[ShardId("TopicA", 0)])
     assert len(everything(view, ShardId("TopicA", 0))) == expected
 
 
-def test_a_view_follows_what_is_written_after_a_refresh(
+def test_a_readonly_store_follows_what_is_written_after_a_refresh(
     golden: GoldenStore, golden_copy: Path
 ) -> None:
     queue = golden_copy / "consumequeue" / "TopicA" / "0"
@@ -212,7 +212,7 @@ def test_a_view_follows_what_is_written_after_a_refresh(
     shutil.rmtree(queue)
     queue.mkdir()
     (queue / f"{0:020d}").write_bytes(whole[f"{0:020d}"][:200].ljust(2_000, b"\0"))
-    view = StoreView.open(str(golden_copy))
+    view = ReadOnlyStore.open(str(golden_copy))
     shard = ShardId("TopicA", 0)
     assert view.bounds(shard).next == 10
     for name, data in whole.items():

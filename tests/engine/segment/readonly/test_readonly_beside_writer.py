@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.engine.segment.readonly.sample_store import ORDERS, tree
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
 from penstock.errors import CorruptionError, LockedError, StoreError
 
 ROOT = Path(__file__).parents[4]
@@ -74,11 +74,11 @@ def writer(mode: str, path: Path) -> Iterator[subprocess.Popen[str]]:
             child.stdout.close()
 
 
-def open_soon(path: Path) -> StoreView:
+def open_soon(path: Path) -> ReadOnlyStore:
     """Open a view as soon as the writer has published the shard."""
     deadline = time.monotonic() + 60
     while True:
-        view = StoreView.open(str(path))
+        view = ReadOnlyStore.open(str(path))
         if ORDERS in view.shards():
             return view
         assert time.monotonic() < deadline
@@ -86,7 +86,9 @@ def open_soon(path: Path) -> StoreView:
 
 
 @pytest.mark.parametrize("mode", ["append", "remove", "truncate"])
-def test_a_view_reads_every_record_right_while_a_writer_works(mode: str, tmp_path: Path) -> None:
+def test_a_readonly_store_reads_every_record_right_while_a_writer_works(
+    mode: str, tmp_path: Path
+) -> None:
     path = tmp_path / "store"
     with writer(mode, path):
         view = open_soon(path)
@@ -111,7 +113,7 @@ def test_a_view_reads_every_record_right_while_a_writer_works(mode: str, tmp_pat
         assert seen > 100
 
 
-def test_a_view_takes_no_lock_and_needs_none(tmp_path: Path) -> None:
+def test_a_readonly_store_takes_no_lock_and_needs_none(tmp_path: Path) -> None:
     from penstock.engine.segment.store import SegmentStore
 
     path = tmp_path / "store"
@@ -127,7 +129,7 @@ def test_what_a_killed_writer_published_can_be_read(tmp_path: Path) -> None:
         open_soon(path)
         time.sleep(0.2)
     before = tree(path)
-    view = StoreView.open(str(path))
+    view = ReadOnlyStore.open(str(path))
     assert view.snapshot().unclosed
     bounds = view.bounds(ORDERS)
     assert bounds.commit > 0
@@ -137,10 +139,10 @@ def test_what_a_killed_writer_published_can_be_read(tmp_path: Path) -> None:
     assert tree(path) == before
 
 
-def test_a_view_of_a_store_that_is_rebuilt_under_it_ends_with_a_clear_error(
+def test_a_readonly_store_of_a_store_that_is_rebuilt_under_it_ends_with_a_clear_error(
     tmp_path: Path, copy: Path
 ) -> None:
-    view = StoreView.open(str(copy))
+    view = ReadOnlyStore.open(str(copy))
     for file in (copy / "consumequeue" / "orders" / "0").iterdir():
         file.unlink()
     with pytest.raises(CorruptionError, match=r"consumequeue/orders/0/\d+: .*missing"):

@@ -1,18 +1,18 @@
 """A store directory, read only: ours or RocketMQ's own, also beside a writer in another process.
 
-    with StoreView.open("data") as view:
-        for shard in view.shards():
-            view.read(shard, view.bounds(shard).earliest)
+    with ReadOnlyStore.open("data") as store:
+        for shard in store.shards():
+            store.read(shard, store.bounds(shard).earliest)
 
-A view takes no lock, writes nothing and creates nothing. It sees the directory as of its opening,
-or of the last `refresh`: up to the commit offsets that the writer had published then (it does so
-twice a second), without what was deleted then. RocketMQ publishes no bounds; its queues are taken
-as they are.
+It takes no lock, writes nothing and creates nothing. It shows the directory as of its opening, or
+of the last `refresh`: up to the commit offsets that the writer had published then (it does so twice
+a second), without what was deleted then. RocketMQ publishes no bounds; a reader finds the ends of
+its queues in their files.
 
-The writer goes on meanwhile: it rolls, truncates and removes files, and says so a moment later.
-When something is not where it should be, the view refreshes itself and tries again: once, or, while
-a writer has the store open, for about a second. What is wrong then is damage, and raises
-`CorruptionError`, since a view cannot repair. Every method may be called from any thread.
+The writer goes on meanwhile: it rolls, truncates and removes files, and publishes that a moment
+later. When a file or record is missing, the read-only store refreshes itself and tries again: once,
+or, while a writer has the store open, for about a second. What is wrong then is damage, and raises
+`CorruptionError`, because a read-only store cannot repair. Methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.queue.lookup import check_limit, check_limits
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.read.key_reader import Page, Query, ReadableShard
-from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.readonly_shard import ReadOnlyShard
 from penstock.engine.segment.readonly.snapshot import Snapshot, SnapshotSource
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.errors import ClosedError, CorruptionError, SetupError
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _WAITS_S: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
-"""How long a view waits before it looks again, while a writer may be about to say what it did."""
+"""How long a reader waits before it looks again, while a writer may be about to say what it did."""
 _GONE: Final = "this file is gone, although the newest bounds speak of it"
 
 
-class StoreView:
+class ReadOnlyStore:
     """One store directory, read only. Use `open`."""
 
     def __init__(self, source: SnapshotSource) -> None:
@@ -80,10 +80,10 @@ class StoreView:
         self._snapshot = self._source.take()
 
     def snapshot(self) -> Snapshot:
-        """Return what this view sees at the moment, for inspection."""
+        """Return what this store shows at the moment, for inspection."""
         snapshot = self._snapshot
         if snapshot is None:
-            raise ClosedError(f"the view of {self._source.paths.root} was closed")
+            raise ClosedError(f"the read-only store {self._source.paths.root} was closed")
         return snapshot
 
     # Shards
@@ -274,7 +274,7 @@ class StoreView:
             self.refresh()
 
     def close(self) -> None:
-        """Let go of the files. Safe to call again."""
+        """Release the files. Safe to call again."""
         self._snapshot = None
 
     def __enter__(self) -> Self:
@@ -292,13 +292,13 @@ class StoreView:
 class _Columns:
     """Implements `ColumnReader`: every step of a long scan may meet another snapshot."""
 
-    def __init__(self, view: StoreView) -> None:
-        self._view: Final = view
+    def __init__(self, store: ReadOnlyStore) -> None:
+        self._store: Final = store
 
     def read_columns(
         self, log: ReadableShard, query: Query, fields: int
     ) -> tuple[Columns | None, int]:
-        return self._view.read_columns(log.shard, query, fields)
+        return self._store.read_columns(log.shard, query, fields)
 
 
 def _bounds(snapshot: Snapshot, shard: ShardId) -> Bounds:
@@ -313,7 +313,7 @@ def _bounds(snapshot: Snapshot, shard: ShardId) -> Bounds:
     )
 
 
-def _with_commit(log: ShardView) -> tuple[ShardView, int]:
+def _with_commit(log: ReadOnlyShard) -> tuple[ReadOnlyShard, int]:
     return log, log.commit
 
 
@@ -333,7 +333,7 @@ def _by_key(snapshot: Snapshot, shard: ShardId, key: bytes) -> Iterator[StoredRe
             yield record
 
 
-def _by_scan(snapshot: Snapshot, log: ShardView, key: bytes) -> Iterator[StoredRecord]:
+def _by_scan(snapshot: Snapshot, log: ReadOnlyShard, key: bytes) -> Iterator[StoredRecord]:
     if log.kind is QueueKind.BATCH:
         # The reader scans batches in any case: RocketMQ's index does not look into them.
         return

@@ -40,7 +40,7 @@ class QueueEnds(NamedTuple):
     stop: int
 
 
-class ShardView:
+class ReadOnlyShard:
     """Implements `ReadableShard`."""
 
     def __init__(
@@ -172,7 +172,7 @@ class ShardView:
         return None if not unit or unit == PRE_BLANK else _position(unit)
 
     def offset_at(self, position: int) -> int:
-        """Return the first live offset whose record lies at or after `position` of the log."""
+        """Return the first live offset whose record is at or after `position` of the log."""
         units = (self.unit_of(self.earliest), self.ends.stop)
         low = first_unit_at(self._read, self.units.unit_size, units, position)
         if self._kind is QueueKind.SIMPLE or low >= self.ends.stop:
