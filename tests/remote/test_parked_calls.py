@@ -16,7 +16,7 @@ from tests.remote.test_waiting_calls import SMALL, channel_to, follow, wait, wat
 import penstock
 from penstock.errors import UnknownTopicError
 from penstock.platform import parked_calls
-from penstock.remote import service
+from penstock.remote import grpc_server
 from penstock.remote import storage_pb2 as pb
 from penstock.remote.server import Server
 from penstock.remote.wire_errors import error_of_call
@@ -89,7 +89,7 @@ def test_a_thousand_idle_followers_cost_no_threads_and_each_gets_what_comes(
     with penstock.connect(address_of(server)) as store:
         topic = store.create_topic("a")
         calls = followers_of(server, FOLLOWERS)
-        bound = service.STREAM_THREADS_MAX + service.WAIT_THREADS_MAX + 16
+        bound = grpc_server.STREAM_THREADS_MAX + grpc_server.WAIT_THREADS_MAX + 16
         assert rpc_threads() <= bound, "far fewer than followers"
         assert store.topics() == ["a"]
         assert store.topic("a").read() == []
@@ -111,7 +111,7 @@ def test_watches_and_waits_have_no_thread_either(
         calls = [one for _ in range(3) for one in kind(channel_to(address_of(server)), 200)]
         pools = server._pools
         wait_until(lambda: pools.streams.under_way + pools.waits.under_way == 600, "not begun")
-        assert rpc_threads() <= service.STREAM_THREADS_MAX + service.WAIT_THREADS_MAX + 16
+        assert rpc_threads() <= grpc_server.STREAM_THREADS_MAX + grpc_server.WAIT_THREADS_MAX + 16
         assert store.topics() == ["a"]
         for call in calls:
             call.cancel()
@@ -207,7 +207,7 @@ def test_a_server_stops_quickly_beside_hundreds_of_idle_followers(
 def test_clients_that_do_not_read_are_ended_when_others_need_their_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "STREAM_THREADS_MAX", 2)
+    monkeypatch.setattr(grpc_server, "STREAM_THREADS_MAX", 2)
     monkeypatch.setattr(parked_calls, "STARVED_S", 0.1)
     monkeypatch.setattr(parked_calls, "SEND_S", 0.5)
     with (

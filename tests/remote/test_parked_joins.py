@@ -24,8 +24,9 @@ from penstock.groups.routing import GroupRouter, PendingReply, Question
 from penstock.platform.clock import SystemClock
 from penstock.platform.clock_guard import GuardedClock
 from penstock.platform.grpc import WaitingPools
-from penstock.remote import group_wire, service
+from penstock.remote import group_wire, grpc_server, service
 from penstock.remote import storage_pb2 as pb
+from penstock.remote.call import SERVICE
 from penstock.remote.server import Server
 from penstock.remote.shard_service import shard_handlers
 
@@ -50,7 +51,7 @@ def waiting_threads() -> int:
 
 @pytest.fixture(autouse=True)
 def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "WAIT_THREADS_MAX", THREADS)
+    monkeypatch.setattr(grpc_server, "WAIT_THREADS_MAX", THREADS)
 
 
 class TwoNodes:
@@ -59,7 +60,7 @@ class TwoNodes:
     def __init__(self, directory: Path) -> None:
         self.pair = Pair(directory)
         self.there = GroupCoordinator(SystemClock(), LIMITS)
-        self.pools: WaitingPools = service.waiting_pools()
+        self.pools: WaitingPools = grpc_server.waiting_pools()
         self.rpc = grpc.server(ThreadPoolExecutor(4))
         drivers, clock = self.pair.drivers, GuardedClock(SystemClock())
         handlers = shard_handlers(drivers, clock, self.there, None, self.pools)
@@ -157,7 +158,7 @@ def test_other_waits_are_answered_beside_joins_that_wait(
     ):
         store.create_topic("a")
         call = channel.unary_unary(
-            f"/{service.SERVICE}/JoinGroup",
+            f"/{SERVICE}/JoinGroup",
             request_serializer=pb.GroupJoin.SerializeToString,
             response_deserializer=pb.GroupJoined.FromString,
         )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 import penstock
 from penstock import Record
-from penstock.engine.contract import ColumnQuery
+from penstock.adapter.requests import ReadColumns
 from penstock.errors import BadRequestError, UnknownTopicError
 from penstock.record import Offset
 from penstock.remote.client import RemoteBackend
@@ -51,12 +52,12 @@ def record(number: int) -> Record:
 
 def query(
     offset: int = 0, until: int = FAR, tag: str | None = None, size: int = FAR
-) -> ColumnQuery:
-    return ColumnQuery(offset, until, COLUMNS, tag, size)
+) -> ReadColumns:
+    return ReadColumns("numbers", 0, offset, until, COLUMNS, tag, size)
 
 
-def rows(backend: RemoteBackend, wanted: ColumnQuery) -> list[tuple[object, ...]]:
-    found = backend.read_columns("default", "numbers", 0, wanted)
+def rows(backend: RemoteBackend, request: ReadColumns) -> list[tuple[object, ...]]:
+    found = backend.execute(request)
     assert found is not None
     return [
         (row["offset"], row["value"], row["key"], row["tags"], row["headers"])
@@ -68,7 +69,7 @@ def rows(backend: RemoteBackend, wanted: ColumnQuery) -> list[tuple[object, ...]
 def test_columns_are_what_rows_are(backend: RemoteBackend) -> None:
     expected = []
     for first in range(3, COUNT, 1000):
-        page = backend.read("default", "numbers", 0, Offset(first), 1000, FAR)
+        page = backend.read_by_offset("numbers", 0, Offset(first), max_size=FAR)
         expected += [
             (
                 one.offset,
@@ -98,11 +99,11 @@ def test_a_page_is_about_as_large_as_asked_for(backend: RemoteBackend) -> None:
 
 
 def test_only_rows_can_be_had_of_other_engines(backend: RemoteBackend) -> None:
-    assert backend.read_columns("default", "kept in memory", 0, query()) is None
+    assert backend.execute(replace(query(), topic="kept in memory")) is None
 
 
 def test_what_does_not_exist_is_named(backend: RemoteBackend) -> None:
     with pytest.raises(UnknownTopicError):
-        backend.read_columns("default", "nothing", 0, query())
+        backend.execute(replace(query(), topic="nothing"))
     with pytest.raises(BadRequestError, match="there is no column 'colour'"):
-        backend.read_columns("default", "numbers", 0, query()._replace(columns=("colour",)))
+        backend.execute(replace(query(), columns=("colour",)))

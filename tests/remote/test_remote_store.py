@@ -32,8 +32,8 @@ from penstock.platform.local_disk import LocalDisk
 from penstock.record import Producer
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
+from penstock.remote.call import SERVICE
 from penstock.remote.server import Server
-from penstock.remote.service import SERVICE
 from penstock.settings import EMBEDDED, Settings, merge_settings
 
 
@@ -157,7 +157,7 @@ def test_a_consumer_waits_for_what_is_written_later(server: Server, store: Store
 def test_clients_that_wait_do_not_keep_others_from_being_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.remote.service.THREADS_MAX", 4)
+    monkeypatch.setattr("penstock.remote.grpc_server.THREADS_MAX", 4)
     monkeypatch.setattr("penstock.remote.service.WAITS_MAX", 2)
     with (
         Server(str(tmp_path / "data"), settings()) as server,

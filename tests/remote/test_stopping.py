@@ -15,8 +15,8 @@ from penstock.errors import StoreError
 from penstock.meta.proto import meta_pb2 as meta_pb
 from penstock.meta.service import SERVICE as META_SERVICE
 from penstock.remote import storage_pb2 as pb
+from penstock.remote.call import SERVICE
 from penstock.remote.server import Server
-from penstock.remote.service import SERVICE
 from penstock.settings import EMBEDDED, merge_settings
 
 SETTINGS = merge_settings(

@@ -17,8 +17,8 @@ from penstock.meta.proto import meta_pb2
 from penstock.platform.waiting_calls import WaitingThreads
 from penstock.remote import server as server_module
 from penstock.remote import storage_pb2 as pb
+from penstock.remote.grpc_server import PER_CLIENT_MAX, STREAMS_MAX
 from penstock.remote.server import Server
-from penstock.remote.service import PER_CLIENT_MAX, STREAMS_MAX
 from penstock.settings import SERVE, Settings, merge_settings
 
 SMALL: Settings = merge_settings(

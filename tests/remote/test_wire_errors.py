@@ -25,8 +25,8 @@ from penstock.errors import (
 )
 from penstock.record import Location, Offset
 from penstock.remote import storage_pb2 as pb
+from penstock.remote.call import SERVICE
 from penstock.remote.server import Server
-from penstock.remote.service import SERVICE
 from penstock.remote.wire_errors import error_from_wire, error_to_metadata, shorten
 from penstock.settings import EMBEDDED, merge_settings
 
@@ -145,7 +145,7 @@ def test_no_error_takes_more_metadata_than_a_call_can_end_with(text: str) -> Non
 def small_messages(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let a message take a megabyte instead of 64."""
     size = 1 << 20
-    for module in ("client", "service", "wire_errors"):
+    for module in ("client", "grpc_server", "wire_errors"):
         monkeypatch.setattr(f"penstock.remote.{module}.MESSAGE_SIZE_MAX", size)
     monkeypatch.setattr("penstock.remote.wire.PAGE_SIZE", size // 4)
     return size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.adapter.protocol import StorageAdapter
+from penstock.adapter.engine_adapter import EngineStorageAdapter
 from penstock.engine.routing.storage_cache import ShardEntry
 
 
@@ -17,7 +17,7 @@ class ShardHandle:
 
     __slots__ = ("driver", "entry")
 
-    def __init__(self, entry: ShardEntry, driver: StorageAdapter) -> None:
+    def __init__(self, entry: ShardEntry, driver: EngineStorageAdapter) -> None:
         self.entry: Final = entry
         self.driver: Final = driver
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from penstock.aio.thread_pool import CallExecutor
 from penstock.api import Topic
-from penstock.api.topic import write_at_once
+from penstock.api.topic import try_write
 from penstock.errors import PartialWriteError, RequestError, StoreError
 from penstock.record import Location, Record
 
@@ -62,11 +62,11 @@ class WriteCoalescer:
         self._running: Final[set[asyncio.Task[None]]] = set()
         self._run = 0
 
-    def write_at_once(self, topic: Topic, record: Record, partition: int | None) -> Location | None:
+    def try_write(self, topic: Topic, record: Record, partition: int | None) -> Location | None:
         """Write a record inline; None if that may block or would overtake pending writes."""
         if (asyncio.get_running_loop(), topic.name, partition) in self._lanes:
             return None
-        return write_at_once(topic, record, partition)
+        return try_write(topic, record, partition)
 
     def is_long_run(self) -> bool:
         """Count an inline write; return whether the coroutine should yield."""

@@ -38,6 +38,7 @@ from typing import Final, Self
 from weakref import finalize
 
 from penstock.adapter.locations import Message
+from penstock.adapter.requests import OffsetsAt
 from penstock.api.backend import Backend, TopicPartition
 from penstock.api.consumer_options import (
     ConsumerOptions,
@@ -49,6 +50,8 @@ from penstock.api.consumer_options import (
 from penstock.api.group_membership import SETTLE_S, Membership, Pending
 from penstock.api.long_poll import SLICE_S
 from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
+from penstock.api.requests.groups import CommitOffsets, CommittedOffsets
+from penstock.api.requests.topics import DescribePartition, LocateTopic
 from penstock.api.timestamps import to_timestamp_ms
 from penstock.api.topic_info import PartitionInfo
 from penstock.api.validation import (
@@ -59,7 +62,6 @@ from penstock.api.validation import (
     check_places,
 )
 from penstock.codec.validation import check_limit, check_offset
-from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
 from penstock.errors import (
     BadRequestError,
     BusyError,
@@ -137,7 +139,7 @@ class Consumer:
 
     def _join(self) -> None:
         for topic in self.topics:
-            self._backend.locate_topic(self._namespace, topic)  # before anything else is changed
+            self._locate(topic)  # before anything else is changed
         self._mine = set()
         membership = Membership(
             self._backend, self._namespace, self.group, self.topics, self._options.member
@@ -232,7 +234,7 @@ class Consumer:
 
     def committed(self) -> dict[TopicPartition, Offset]:
         """Return the committed offsets of the group, without partitions that have none."""
-        return self._backend.committed(self._namespace, self.group, self.topics)
+        return self._committed_of(self.topics)
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Continue reading at `offset`."""
@@ -358,7 +360,7 @@ class Consumer:
             return False
         try:
             slice_s = min(seconds, SLICE_S)
-            return self._backend.wait_for_records(self._namespace, readable, slice_s)
+            return self._backend.wait_for_records(readable, slice_s, namespace=self._namespace)
         except RetryableError:
             # The next read says which partition it is.
             self._clock.wait(Event(), min(seconds, RETRY_S))
@@ -388,8 +390,8 @@ class Consumer:
         """Return records of a partition; none if it cannot be read (see `errors`)."""
         began = self._clock.monotonic()
         try:
-            page = self._backend.read(
-                self._namespace, *at, self._positions[at], max_records, SIZE_PER_READ
+            page = self._backend.read_by_offset(
+                *at, self._positions[at], max_records=max_records, namespace=self._namespace
             )
         except OF_PARTITION as error:
             self._errors.add(at, error, began)
@@ -400,7 +402,7 @@ class Consumer:
     def _info(self, at: TopicPartition) -> PartitionInfo | None:
         began = self._clock.monotonic()
         try:
-            return self._backend.partition_info(self._namespace, *at)
+            return self._backend.execute(DescribePartition(*at, namespace=self._namespace))
         except OF_PARTITION as error:
             self._errors.add(at, error, began)
             return None
@@ -479,7 +481,9 @@ class Consumer:
 
     def _commit(self, news: dict[TopicPartition, Offset], topic_ids: Mapping[str, str]) -> None:
         if self._membership is None:
-            self._backend.commit(self._namespace, self.group, news, topic_ids)
+            self._backend.execute(
+                CommitOffsets(self.group, news, topic_ids, namespace=self._namespace)
+            )
         else:
             self._membership.commit(news, topic_ids)
         self._committed.update(news)
@@ -497,7 +501,7 @@ class Consumer:
     def _assign_topic(self, topic: str) -> int:
         """Add new partitions at the group's offset or the start; restart a topic that was deleted
         and created again. Return its partition count."""
-        topic_id, count = self._backend.locate_topic(self._namespace, topic)
+        topic_id, count = self._locate(topic)
         known_id = self._topic_ids.get(topic)
         is_known = known_id == topic_id
         fresh = [
@@ -510,7 +514,7 @@ class Consumer:
             return count
         committed: dict[TopicPartition, Offset] = {}
         if fresh:
-            committed = self._backend.committed(self._namespace, self.group, [topic])
+            committed = self._committed_of([topic])
         known = {at: offset for at, offset in committed.items() if at[1] in fresh}
         # All of it after the calls that may fail: until then the old positions keep their topic.
         if not is_known:
@@ -567,13 +571,20 @@ class Consumer:
     ) -> Mapping[int, Offset]:
         began = self._clock.monotonic()
         try:
-            return self._backend.offsets_at(
-                self._namespace, topic, to_timestamp_ms(moment), AdapterOffsetStrategy.LATEST
-            )
+            request = OffsetsAt(topic, to_timestamp_ms(moment), namespace=self._namespace)
+            return self._backend.execute(request)
         except OF_PARTITION as error:
             for p in partitions:
                 self._errors.add((topic, p), error, began)
             return {}
+
+    def _locate(self, topic: str) -> tuple[str, int]:
+        return self._backend.execute(LocateTopic(topic, namespace=self._namespace))
+
+    def _committed_of(self, topics: Sequence[str]) -> dict[TopicPartition, Offset]:
+        return self._backend.execute(
+            CommittedOffsets(self.group, topics, namespace=self._namespace)
+        )
 
     def _check_open(self) -> None:
         if self._closed:

@@ -24,6 +24,14 @@ from weakref import WeakSet
 from msgspec import Struct
 
 from penstock.api.backend import Backend, TopicPartition
+from penstock.api.requests.groups import (
+    CommitOffsets,
+    HeartbeatGroup,
+    JoinGroup,
+    LeaveGroup,
+    SyncGroup,
+)
+from penstock.api.requests.topics import LocateTopic
 from penstock.errors import (
     ClosedError,
     GroupFencedError,
@@ -196,7 +204,11 @@ class Membership:
         while True:
             caller = self._caller()
             try:
-                self._backend.commit(self._namespace, self._group, offsets, topic_ids, caller)
+                self._backend.execute(
+                    CommitOffsets(
+                        self._group, offsets, topic_ids, caller, namespace=self._namespace
+                    )
+                )
             except (GroupFencedError, RebalanceInProgressError):
                 left = deadline - self._clock.monotonic()
                 is_moving = (self._must_join and not self._is_over()) or self._caller() != caller
@@ -271,7 +283,7 @@ class Membership:
             self._lose()
             self._leave()
             return
-        code = self._backend.heartbeat_group(self._namespace, self._group, caller)
+        code = self._heartbeat(caller)
         if code is GroupCode.rebalance_in_progress:
             with self._changed:
                 self._must_join = True
@@ -281,6 +293,9 @@ class Membership:
             self._lose()
         elif code not in LATER and code is not GroupCode.none:
             raise refusal(code, self._group)
+
+    def _heartbeat(self, caller: Caller) -> GroupCode:
+        return self._backend.execute(HeartbeatGroup(self._group, caller, namespace=self._namespace))
 
     def _lose(self) -> None:
         with self._changed:
@@ -292,23 +307,21 @@ class Membership:
     def _join(self) -> float:
         """Join, or go on with it; return how long to pause."""
         options = self._options
-        joined = self._backend.join_group(
-            self._namespace,
-            self._group,
-            Join(
-                member_id=self._member_id,
-                instance_id=options.instance_id,
-                client_id=options.client_id,
-                client_host="/local",
-                session_timeout_ms=round(options.session_timeout * 1000),
-                rebalance_timeout_ms=round(options.max_poll_interval * 1000),
-                protocol_type=CONSUMER,
-                protocols=self._protocols(),
-                requires_known_id=True,
-                skips_delay=True,
-                is_local=True,
-            ),
-            ANSWER_S,
+        join = Join(
+            member_id=self._member_id,
+            instance_id=options.instance_id,
+            client_id=options.client_id,
+            client_host="/local",
+            session_timeout_ms=round(options.session_timeout * 1000),
+            rebalance_timeout_ms=round(options.max_poll_interval * 1000),
+            protocol_type=CONSUMER,
+            protocols=self._protocols(),
+            requires_known_id=True,
+            skips_delay=True,
+            is_local=True,
+        )
+        joined = self._backend.execute(
+            JoinGroup(self._group, join, ANSWER_S, namespace=self._namespace)
         )
         match joined.error:
             case GroupCode.none:
@@ -343,7 +356,7 @@ class Membership:
                     return True
             if self._clock.monotonic() - self.last_poll > self._options.max_poll_interval:
                 return False
-            if self._backend.heartbeat_group(self._namespace, self._group, caller) in GONE:
+            if self._heartbeat(caller) in GONE:
                 return False
         return True
 
@@ -361,7 +374,9 @@ class Membership:
         self._member_id = joined.member_id
         synced = Synced(GroupCode.still_waiting)
         while synced.error is GroupCode.still_waiting and not self._is_closed:
-            synced = self._backend.sync_group(self._namespace, self._group, request, ANSWER_S)
+            synced = self._backend.execute(
+                SyncGroup(self._group, request, ANSWER_S, namespace=self._namespace)
+            )
         if synced.error is GroupCode.none:
             with self._changed:
                 self._must_join = False
@@ -380,7 +395,8 @@ class Membership:
         counts: dict[str, int] = {}
         for topic in sorted({topic for member in members.values() for topic in member.topics}):
             with suppress(UnknownTopicError):
-                counts[topic] = self._backend.locate_topic(self._namespace, topic)[1]
+                located = self._backend.execute(LocateTopic(topic, namespace=self._namespace))
+                counts[topic] = located[1]
         assign = ASSIGNORS[joined.protocol or ""]
         self._counts = counts
         return tuple(
@@ -393,7 +409,9 @@ class Membership:
         if member_id and self._options.instance_id is None:
             self._member_id = ""
             with suppress(StoreError):
-                self._backend.leave_group(self._namespace, self._group, member_id, None)
+                self._backend.execute(
+                    LeaveGroup(self._group, Caller(member_id), namespace=self._namespace)
+                )
 
     def _fail(self, error: StoreError) -> None:
         with self._changed:

@@ -418,7 +418,7 @@ class Node:
             queue_kind=QUEUE_ALIASES[settings.topics.queue],
             record_size_max=settings.engine.record_size_max,
         )
-        return TopicAdmin(
+        admin = TopicAdmin(
             self.meta,
             self.handler,
             self.broker_cache,
@@ -428,6 +428,8 @@ class Node:
             record_size_max=settings.engine.record_size_max,
             is_controller=self.meta.leads_metadata,
         )
+        admin.default_partitions = settings.topics.partitions
+        return admin
 
     def _reconcile(self) -> Reconciled:
         present = [kind for name, kind in _KEPT.items() if self._disk.list(self._at(name))]

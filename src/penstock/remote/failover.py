@@ -28,31 +28,6 @@ _TRUSTED_S: Final = 1.0
 _PAUSE_S: Final = 0.2
 _LOOK_S: Final = 0.3
 
-REPEATABLE: Final = frozenset(
-    {
-        "AllocateProducerId",
-        "ClockStatus",
-        "Committed",
-        "DescribeGroup",
-        "DescribeTopic",
-        "HeartbeatGroup",
-        "JoinGroup",
-        "ListGroups",
-        "ListTopics",
-        "LocateTopic",
-        "OffsetsAt",
-        "PartitionInfo",
-        "QueryByKey",
-        "Read",
-        "ReadByKey",
-        "ReadByTag",
-        "ReadColumns",
-        "SyncGroup",
-        "WaitForRecords",
-    }
-)
-"""Calls that change nothing, or nothing that a second one would do otherwise."""
-
 R = TypeVar("R")
 Options = Sequence[tuple[str, int]]
 

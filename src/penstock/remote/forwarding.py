@@ -115,7 +115,7 @@ class ClientConnectionManager:
         request = pb.ShardNames(topic_id=topic_id, partitions=partitions, revision=revision)
         self.call(node_id, "Open", request, storage_pb2.Nothing)
 
-    def take_transaction_step(self, node_id: int, step: str) -> str:
+    def run_transaction_step(self, node_id: int, step: str) -> str:
         request = pb.TransactionStep(json=step)
         return self.call(node_id, "Transact", request, storage_pb2.JsonReply).json
 

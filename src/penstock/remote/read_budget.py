@@ -10,13 +10,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
+
+from google.protobuf.message import Message as WireMessage
 
 from penstock.errors import BusyError
+from penstock.platform.grpc import when_ended
+from penstock.remote.wire import READ_SIZE_MAX
+
+M = TypeVar("M", bound=WireMessage)
 
 WAIT_S: Final = 20.0
 WAITS_MAX: Final = 128
 """Threads of the server that may wait here: the others serve calls that do not read."""
+READ_MEMORY_MAX: Final = 1 << 30
+BATCH_SIZE: Final = 64 << 20
+"""What one batch may inflate to (`kafka.batch_inflated_size_max`)."""
+RECORD_SIZE: Final = 4 << 20
 COPIES: Final = 3
 """A reply in memory: the records, the message that they become, and its bytes on their way."""
 
@@ -131,3 +141,36 @@ class Share:
         traceback: TracebackType | None,
     ) -> None:
         self.release()
+
+
+class ReadLimits:
+    """What a read may take of the server's memory."""
+
+    def __init__(
+        self,
+        size_max: int = READ_MEMORY_MAX,
+        holds_batches: Callable[[str, str], bool] = lambda _namespace, _topic: False,
+    ) -> None:
+        """`holds_batches` says whether a topic has batches, each of which may inflate."""
+        self.budget: Final = ReadBudget(size_max)
+        self._holds_batches: Final = holds_batches
+
+    def share(self, namespace: str, topic: str, max_size: int) -> Share:
+        return self.budget.take(self.size_of(namespace, topic, max_size))
+
+    def size_of(self, namespace: str, topic: str, max_size: int) -> int:
+        """Return what a read takes before it begins."""
+        least = BATCH_SIZE if self._holds_batches(namespace, topic) else RECORD_SIZE
+        return max(min(max_size, READ_SIZE_MAX), least)
+
+
+def with_share(share: Share, read: Callable[[], M]) -> M:
+    """Return a reply, and hold its share until the call has ended."""
+    try:
+        reply = read()
+        share.settle(reply.ByteSize())
+    except BaseException:
+        share.release()
+        raise
+    share.release_with(when_ended)
+    return reply

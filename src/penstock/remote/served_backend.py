@@ -7,8 +7,8 @@ from typing import Protocol
 
 from penstock.adapter.record_watch import RecordWatch
 from penstock.api.backend import Backend, TopicPartition
-from penstock.groups.model import Join, Sync
-from penstock.groups.routing import PendingReply
+from penstock.groups.routing import PendingReply, Question
+from penstock.meta.client import DEFAULT_NAMESPACE
 from penstock.record import Offset
 
 
@@ -17,15 +17,11 @@ class ServedBackend(Backend, Protocol):
 
     def watch_records(
         self,
-        namespace: str,
         positions: Mapping[TopicPartition, Offset],
         wake: Callable[[], None],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
     ) -> RecordWatch: ...
 
-    def begin_join(
-        self, namespace: str, group: str, request: Join, seconds: float, wake: Callable[[], None]
-    ) -> PendingReply: ...
-
-    def begin_sync(
-        self, namespace: str, group: str, request: Sync, seconds: float, wake: Callable[[], None]
-    ) -> PendingReply: ...
+    @property
+    def begin_group_question(self) -> Callable[[Question, Callable[[], None]], PendingReply]: ...

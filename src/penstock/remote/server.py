@@ -38,11 +38,12 @@ from penstock.platform.parked_calls import WaitingCalls
 from penstock.record import QueueKind
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import ClientConnectionManager
+from penstock.remote.grpc_server import THREADS_MAX, start_server, waiting_pools
 from penstock.remote.monitoring.health import Level, NodeHealth
 from penstock.remote.monitoring.http_server import MonitoringServer
 from penstock.remote.node_start import start_node
 from penstock.remote.peer_clocks import PeerClocks
-from penstock.remote.service import THREADS_MAX, ReadLimits, start_server, waiting_pools
+from penstock.remote.read_budget import ReadLimits
 from penstock.remote.shard_service import shard_handlers
 from penstock.settings import SERVE, ServerSettings, Settings
 

@@ -33,7 +33,7 @@ from penstock.platform.wakeup import Pause, Wakeup
 from penstock.record import Offset, Producer, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2, wire
-from penstock.remote.service import failure_of
+from penstock.remote.wire_errors import failure_of
 
 SERVICE: Final = "penstock.storage.v1.ShardService"
 KNOWN_WITHIN_S: Final = 3.0
@@ -42,7 +42,7 @@ KNOWN_WITHIN_S: Final = 3.0
 _configs: Final = msgspec.json.Decoder(ShardConfig)
 
 
-TakeStep = Callable[[str], str]
+RunStep = Callable[[str], str]
 """Does what another node asks of this one as the coordinator of a consumer group."""
 
 
@@ -56,13 +56,13 @@ class ShardService:
         drivers: ShardDrivers,
         clock: GuardedClock,
         groups: GroupCoordinator | None = None,
-        take_offset_step: TakeStep | None = None,
+        run_offset_step: RunStep | None = None,
     ) -> None:
         self._drivers: Final = drivers
         self._node_id: Final = drivers.node_id
         self._clock: Final = clock
         self._groups: Final = groups
-        self._take_offset_step: Final = take_offset_step or _no_offsets
+        self._run_offset_step: Final = run_offset_step or _no_offsets
 
     def clock(self, _: pb.ClockRequest) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(json=msgspec.json.encode(self._clock.status()).decode())
@@ -185,7 +185,7 @@ class ShardService:
         )
 
     def coordinate_offsets(self, request: pb.OffsetStep) -> storage_pb2.JsonReply:
-        return storage_pb2.JsonReply(json=self._take_offset_step(request.json))
+        return storage_pb2.JsonReply(json=self._run_offset_step(request.json))
 
     def ask_group(self, request: pb.GroupQuestion) -> Steps:
         if self._groups is None:
@@ -224,9 +224,9 @@ def shard_handlers(
     drivers: ShardDrivers,
     clock: GuardedClock,
     groups: GroupCoordinator | None = None,
-    take_offset_step: TakeStep | None = None,
+    run_offset_step: RunStep | None = None,
     pools: WaitingPools | None = None,
 ) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
-    service = ShardService(drivers, clock, groups, take_offset_step)
+    service = ShardService(drivers, clock, groups, run_offset_step)
     return service_handlers(pb, SERVICE, service, failure_of, pools)

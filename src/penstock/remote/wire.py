@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.adapter.locations import Locations, Message
-from penstock.api.topic_info import PartitionInfo, TopicInfo
+from penstock.api.topic_info import TopicInfo
+from penstock.codec.validation import check_record
 from penstock.errors import BadRequestError
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.remote import storage_pb2 as pb
@@ -27,6 +28,7 @@ READ_SIZE_MAX: Final = MESSAGE_SIZE_MAX // 2
 
 TopicPartition = tuple[str, int]
 _ANY: Final[Mapping[str, str]] = {}
+_NONE: Final = ()
 
 
 def to_bytes(text: str) -> bytes:
@@ -57,6 +59,24 @@ def record_from_wire(wire: pb.Record) -> Record:
         wire.timestamp_ms if wire.HasField("timestamp_ms") else None,
         wire.expires_at_ms if wire.HasField("expires_at_ms") else None,
     )
+
+
+def records_to_wire(records: Sequence[Record]) -> list[pb.Record]:
+    """Return checked records."""
+    try:
+        for record in records:
+            # A message can hold tags and headers that a store rejects; other values it cannot.
+            if record.tags is not _NONE or record.headers is not _NONE:
+                check_record(record)
+        return [record_to_wire(record) for record in records]
+    except (AttributeError, TypeError, ValueError):
+        for record in records:
+            check_record(record)  # names the value that is wrong
+        raise
+
+
+def records_from_wire(records: Iterable[pb.Record]) -> list[Record]:
+    return [record_from_wire(record) for record in records]
 
 
 def _headers(wire: pb.Record) -> tuple[tuple[str, bytes | None], ...]:
@@ -158,10 +178,12 @@ def locations_from_wire(reply: pb.WriteReply) -> Locations:
     return Locations(list(reply.partitions), list(reply.offsets))
 
 
-def producer_from_wire(request: pb.WriteRequest) -> Producer | None:
-    if not request.HasField("producer"):
-        return None
-    return Producer(request.producer.id, request.producer.epoch, request.producer.sequence)
+def producer_to_wire(producer: Producer) -> pb.Producer:
+    return pb.Producer(id=producer.id, epoch=producer.epoch, sequence=producer.sequence)
+
+
+def producer_from_wire(producer: pb.Producer) -> Producer:
+    return Producer(producer.id, producer.epoch, producer.sequence)
 
 
 def positions_to_wire(
@@ -192,7 +214,6 @@ def topic_ids_from_wire(positions: Iterable[pb.TopicPosition]) -> dict[str, str]
 
 # Made here, for msgspec must not look at a type for the first time in two threads at once.
 _topics: Final = msgspec.json.Decoder(TopicInfo)
-_partitions: Final = msgspec.json.Decoder(PartitionInfo)
 
 
 def topic_to_wire(info: TopicInfo) -> str:
@@ -201,7 +222,3 @@ def topic_to_wire(info: TopicInfo) -> str:
 
 def topic_from_wire(text: str) -> TopicInfo:
     return _topics.decode(text)
-
-
-def partition_from_wire(text: str) -> PartitionInfo:
-    return _partitions.decode(text)

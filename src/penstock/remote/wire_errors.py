@@ -15,6 +15,7 @@ from google.protobuf.message import EncodeError
 from google.protobuf.message import Message as WireMessage
 
 from penstock import errors
+from penstock.platform.parked_calls import CallFailure
 from penstock.record import Location, Offset
 from penstock.remote import storage_pb2 as pb
 from penstock.remote.wire import MESSAGE_SIZE_MAX
@@ -168,3 +169,19 @@ def _size(request: WireMessage) -> int | None:
         return request.ByteSize()
     except (EncodeError, ValueError):
         return None
+
+
+_CODES: Final[list[tuple[type[errors.StoreError], grpc.StatusCode]]] = [
+    (errors.BadRequestError, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (errors.RequestError, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.RetryableError, grpc.StatusCode.UNAVAILABLE),
+    (errors.SetupError, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.CorruptionError, grpc.StatusCode.DATA_LOSS),
+]
+
+
+def failure_of(error: errors.StoreError) -> CallFailure:
+    """Return how a call ends with an error that keeps its type."""
+    code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    return CallFailure(code, status_details(error), (error_to_metadata(error),))

@@ -107,6 +107,7 @@ class TopicAdmin:
         self._offsets: Final = offsets
         self.defaults: Final = defaults if defaults is not None else TopicConfig()
         """What a topic is created with where its creator does not say."""
+        self.default_partitions = 1
         self._record_size_max: Final = record_size_max
         self._is_controller: Final = is_controller
 
