@@ -11,48 +11,34 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import grpc
 import msgspec
 from google.protobuf.message import Message as WireMessage
 
-from penstock.engine.contract import (
-    RECORDS_PER_READ,
-    SIZE_PER_READ,
-    AdapterOffsetStrategy,
-    Capabilities,
-    Compacted,
-    Isolation,
-    ShardConfig,
-    ShardInfo,
-    StorageEngine,
-    Written,
-)
-from penstock.errors import BusyError, DeadlineError, NotSupportedError, StoreError
+from penstock.engine.contract import StorageEngine
+from penstock.errors import BusyError, DeadlineError, StoreError
 from penstock.meta.client import MetadataClient, Update, Watch
 from penstock.meta.controller.decisions import STORAGE_LISTENER
 from penstock.meta.state.metadata.commands import NodePut, NodeRemoved
 from penstock.platform.clock_guard import ClockStatus
-from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
-from penstock.remote import storage_pb2, wire
-from penstock.remote.shard_service import SERVICE
-from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
+from penstock.remote import storage_pb2
+from penstock.remote.remote_engine import RemoteEngine
+from penstock.remote.shard_calls import CALL_S, SERVICE, ShardCall
+from penstock.remote.wire import MESSAGE_SIZE_MAX
 from penstock.remote.wire_errors import error_of_call
 
-CALL_S: Final = 30.0
 CLOCK_S: Final = 2.0
-INFO_S: Final = 5.0
-"""Timeout for the bounds of a shard, which a node has in memory."""
 PENDING_CALLS_MAX: Final = 128
 
 # Created at import: msgspec must not inspect a type for the first time in two threads.
-_infos: Final = msgspec.json.Decoder(ShardInfo)
 _clocks: Final = msgspec.json.Decoder(ClockStatus)
 
-R = TypeVar("R", bound=WireMessage)
-
+M = TypeVar("M", bound=WireMessage)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ReadRequest = pb.ShardRead | pb.ShardTagRead | pb.ShardKey
 _READ_METHODS: Final[Mapping[type[ReadRequest], str]] = {
@@ -97,8 +83,8 @@ class ClientConnectionManager:
         answer = self.call(node_id, "Clock", request, storage_pb2.JsonReply, timeout_s=CLOCK_S)
         return _clocks.decode(answer.json)
 
-    def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:
-        return RemoteEngine(self, node_id, storage_type)
+    def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:  # noqa: ARG002 - the leader knows it
+        return RemoteEngine(self, node_id)
 
     def write_send(self, node_id: int, request: pb.ShardWrite) -> pb.ShardWritten:
         """Have the leader of a shard append records."""
@@ -147,12 +133,12 @@ class ClientConnectionManager:
         def end(future: grpc.Future[pb.GroupAnswer]) -> None:
             self._free.release()
             try:
-                found: bytes | StoreError = future.result().packed
+                outcome: bytes | StoreError = future.result().packed
             except grpc.RpcError as error:
-                found = error_of_call(error, f"node {node_id} at {address}", request)
+                outcome = error_of_call(error, f"node {node_id} at {address}", request)
             except grpc.FutureCancelledError:
-                found = DeadlineError(f"the connection to node {node_id} was closed")
-            done(found)
+                outcome = DeadlineError(f"the connection to node {node_id} was closed")
+            done(outcome)
 
         try:
             future = call.future(request, timeout=CALL_S)
@@ -166,30 +152,34 @@ class ClientConnectionManager:
         node_id: int,
         method: str,
         request: WireMessage,
-        reply_type: type[R],
+        reply_type: type[M],
         *,
         timeout_s: float = CALL_S,
-    ) -> R:
+    ) -> M:
         """Call another node; raise the error that it raised, or `DeadlineError` without a reply."""
         address, channel = self._channel(node_id)
-        parse: Callable[[bytes], R] = reply_type.FromString
+        parse: Callable[[bytes], M] = reply_type.FromString
         call = channel.unary_unary(
             f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
         )
         with self._pending_call(node_id, address, request):
             return call(request, timeout=timeout_s)
 
-    def call_for_pages(
-        self, node_id: int, method: str, request: WireMessage, reply_type: type[R]
-    ) -> list[R]:
-        """As `call`, for a reply in pages."""
+    def send(self, node_id: int, call: ShardCall[P, R], message: WireMessage) -> WireMessage:
+        """Send a call of the engine contract; return all pages of its reply as one."""
+        reply_type = call.reply.message
+        if not call.is_paged:
+            return self.call(node_id, call.method, message, reply_type, timeout_s=call.timeout_s)
         address, channel = self._channel(node_id)
-        parse: Callable[[bytes], R] = reply_type.FromString
-        call = channel.unary_stream(
-            f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
+        parse: Callable[[bytes], WireMessage] = reply_type.FromString
+        stream = channel.unary_stream(
+            f"/{SERVICE}/{call.method}", request_serializer=_serialize, response_deserializer=parse
         )
-        with self._pending_call(node_id, address, request):
-            return list(call(request, timeout=CALL_S))
+        reply = reply_type()
+        with self._pending_call(node_id, address, message):
+            for page in stream(message, timeout=call.timeout_s):
+                reply.MergeFrom(page)
+        return reply
 
     @contextmanager
     def _pending_call(self, node_id: int, address: str, request: WireMessage) -> Iterator[None]:
@@ -238,164 +228,6 @@ class ClientConnectionManager:
                         self._addresses[event.node.node_id] = address
                 elif isinstance(event, NodeRemoved):
                     self._addresses.pop(event.node_id, None)
-
-
-class RemoteEngine:
-    """`StorageEngine` of another node, for the shards that it leads."""
-
-    def __init__(
-        self, connections: ClientConnectionManager, node_id: int, storage_type: str
-    ) -> None:
-        self._connections: Final = connections
-        self._node_id: Final = node_id
-        self._storage_type: Final = storage_type
-
-    @property
-    def capabilities(self) -> Capabilities:
-        raise self._unsupported("the capabilities of its engines")
-
-    def create_shard(self, shard: ShardId, config: ShardConfig) -> None:  # noqa: ARG002 - it has it
-        """See `ClientConnectionManager.open_shards`."""
-        self._call("Open", pb.ShardNames(topic_id=shard.topic, partitions=[shard.partition]))
-
-    def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
-        text = msgspec.json.encode(config).decode()
-        self._call("Alter", pb.ShardAlteration(shard=shard.name, config=text))
-
-    def delete_shard(self, shard: ShardId) -> None:
-        raise self._unsupported(f"the deletion of {shard.name!r}")
-
-    def list_shard(self, topic: str | None = None) -> list[ShardId]:  # noqa: ARG002 - the contract's
-        raise self._unsupported("the list of its shards")
-
-    def apply_retention(self, shard: ShardId) -> Offset:
-        raise self._unsupported(f"the retention of {shard.name!r}")
-
-    def close(self) -> None:
-        """The connection manager closes the connections."""
-
-    def seal_shard(self, shard: ShardId) -> None:
-        self._call("Seal", pb.ShardName(shard=shard.name))
-
-    def shard_info(self, shard: ShardId) -> ShardInfo:
-        request = pb.ShardName(shard=shard.name)
-        reply = self._connections.call(
-            self._node_id, "Info", request, storage_pb2.JsonReply, timeout_s=INFO_S
-        )
-        return _infos.decode(reply.json)
-
-    def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:
-        return self.batch_write(shard, [record], producer=producer)
-
-    def batch_write(
-        self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
-    ) -> Written:
-        request = pb.ShardWrite(
-            shard=shard.name, records=[wire.record_to_wire(record) for record in records]
-        )
-        if producer is not None:
-            request.producer.CopyFrom(
-                storage_pb2.Producer(
-                    id=producer.id, epoch=producer.epoch, sequence=producer.sequence
-                )
-            )
-        reply = self._connections.write_send(self._node_id, request)
-        return Written(Offset(reply.first), reply.count, reply.repeated_write)
-
-    def read_by_offset(
-        self,
-        shard: ShardId,
-        offset: Offset,
-        *,
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-        isolation: Isolation = Isolation.COMMITTED,
-    ) -> list[StoredRecord]:
-        request = pb.ShardRead(
-            shard=shard.name,
-            offset=offset,
-            max_records=max_records,
-            max_size=min(max_size, READ_SIZE_MAX),
-            isolation=isolation.value,
-        )
-        return self._read(request)
-
-    def read_by_tag(
-        self,
-        shard: ShardId,
-        tag: str,
-        *,
-        start_offset: Offset = Offset(0),
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-    ) -> list[StoredRecord]:
-        request = pb.ShardTagRead(
-            shard=shard.name,
-            tag=wire.to_bytes(tag),
-            start_offset=start_offset,
-            max_records=max_records,
-            max_size=min(max_size, READ_SIZE_MAX),
-        )
-        return self._read(request)
-
-    def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
-        records = self._read(pb.ShardKey(shard=shard.name, key=key))
-        return records[0] if records else None
-
-    def query_by_key(
-        self,
-        shard: ShardId,
-        key: bytes,
-        *,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
-        limit: int = 64,
-    ) -> list[StoredRecord]:
-        request = pb.ShardKey(
-            shard=shard.name, key=key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
-        )
-        pages = self._connections.call_for_pages(
-            self._node_id, "QueryByKey", request, storage_pb2.RecordsReply
-        )
-        return [wire.stored_from_wire(record) for page in pages for record in page.records]
-
-    def delete_by_key(self, shard: ShardId, key: bytes) -> int:
-        return self._count("DeleteByKey", pb.ShardKey(shard=shard.name, key=key))
-
-    def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
-        place = pb.ShardPlace(shard=shard.name, offset=offset)
-        return self._count("DeleteByOffset", place) > 0
-
-    def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
-        return Offset(self._count("DeleteBefore", pb.ShardPlace(shard=shard.name, offset=offset)))
-
-    def get_offset_by_timestamp(
-        self, shard: ShardId, timestamp_ms: int, strategy: AdapterOffsetStrategy
-    ) -> Offset:
-        moment = pb.ShardMoment(
-            shard=shard.name, timestamp_ms=timestamp_ms, strategy=strategy.value
-        )
-        return Offset(self._count("OffsetAt", moment))
-
-    def compact(self, shard: ShardId) -> Compacted:
-        reply = self._ask("Compact", pb.ShardName(shard=shard.name), storage_pb2.CompactReply)
-        return Compacted(reply.records, reply.size)
-
-    def _ask(self, method: str, request: WireMessage, reply_type: type[R]) -> R:
-        return self._connections.call(self._node_id, method, request, reply_type)
-
-    def _call(self, method: str, request: WireMessage) -> None:
-        self._ask(method, request, storage_pb2.Nothing)
-
-    def _count(self, method: str, request: WireMessage) -> int:
-        return self._ask(method, request, storage_pb2.CountReply).count
-
-    def _read(self, request: ReadRequest) -> list[StoredRecord]:
-        reply = self._connections.read_send(self._node_id, request)
-        return [wire.stored_from_wire(record) for record in reply.records]
-
-    def _unsupported(self, what: str) -> StoreError:
-        return NotSupportedError(f"{what}: only node {self._node_id} itself can do this")
 
 
 def _too_many() -> BusyError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 J = TypeVar("J")
 
 
-def _json(kind: type[J]) -> Reply[object, J]:
+def json_reply(kind: type[J]) -> Reply[object, J]:
     # Created at import: msgspec must not inspect a type for the first time in two threads.
     decoder = msgspec.json.Decoder(kind)
     return Reply(
@@ -134,5 +134,5 @@ SYNCED: Final[Reply[object, Synced]] = Reply(
     lambda synced, _: group_wire.synced_to_wire(synced),
     lambda reply, _: group_wire.synced_from_wire(reply),
 )
-CLOCK: Final = _json(ClockStatus)
-PARTITION: Final = _json(PartitionInfo)
+CLOCK: Final = json_reply(ClockStatus)
+PARTITION: Final = json_reply(PartitionInfo)
