@@ -16,7 +16,7 @@ from penstock import Store, aio
 from penstock.api.long_poll import wait_for_records
 from penstock.platform import clock
 from penstock.platform.clock import SystemClock
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 from penstock.testing import ManualClock
 

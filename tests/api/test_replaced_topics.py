@@ -16,8 +16,8 @@ from penstock.api.requests.topics import LocateTopic
 from penstock.errors import BadRequestError, BusyError, TopicReplacedError, UnknownTopicError
 from penstock.record import Offset
 from penstock.remote import storage_pb2 as pb
-from penstock.remote import wire
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
+from penstock.remote.wire import records as wire
 from penstock.settings import EMBEDDED, merge_settings
 
 

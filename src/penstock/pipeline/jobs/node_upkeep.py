@@ -22,7 +22,7 @@ from penstock.pipeline.read.endpoint import connect
 
 if TYPE_CHECKING:
     from penstock.api.topic_info import TopicInfo
-    from penstock.remote.client import RemoteBackend
+    from penstock.remote.client.backend import RemoteBackend
 
 
 def is_node(path: str) -> bool:

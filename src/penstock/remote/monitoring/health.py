@@ -21,7 +21,7 @@ from penstock.engine.segment import SegmentEngine
 from penstock.errors import StoreError
 from penstock.node.node import Node
 from penstock.platform.disk import Disk
-from penstock.remote.call_threads import CallThreads
+from penstock.remote.server.call_threads import CallThreads
 from penstock.tiered.engine import TieredSegmentEngine
 
 Level = Literal["failed", "error", "warning"]
