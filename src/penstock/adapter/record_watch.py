@@ -75,15 +75,12 @@ class RecordWatch(RecordPositions):
         wake: Callable[[], None],
     ) -> None:
         super().__init__(handler, wanted)
-        self._watch: Final = AppendSubscription(handler.cache, list(wanted), wake)
+        self.close: Final = AppendSubscription(handler.cache, list(wanted), wake).close
 
     @property
     def is_over(self) -> bool:
         """Whether the node is about to stop, and calls wait for records no longer."""
         return self._handler.waits_ended
-
-    def close(self) -> None:
-        self._watch.close()
 
     def __enter__(self) -> Self:
         return self

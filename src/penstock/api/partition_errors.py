@@ -44,15 +44,13 @@ class PartitionErrors:
     def __init__(self, clock: Clock, on_error: OnError | None) -> None:
         self._clock: Final = clock
         self._on_error: Final = on_error
-        self._errors: dict[TopicPartition, StoreError] = {}
+        self._errors: Final[dict[TopicPartition, StoreError]] = {}
+        self.get: Final = self._errors.get
         self._pauses: dict[TopicPartition, tuple[float, float]] = {}
         """When to try again, and the pause until then."""
 
     def all(self) -> dict[TopicPartition, StoreError]:
         return dict(self._errors)
-
-    def get(self, at: TopicPartition) -> StoreError | None:
-        return self._errors.get(at)
 
     def __contains__(self, at: TopicPartition) -> bool:
         return at in self._errors

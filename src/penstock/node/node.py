@@ -418,18 +418,16 @@ class Node:
             queue_kind=QUEUE_ALIASES[settings.topics.queue],
             record_size_max=settings.engine.record_size_max,
         )
-        admin = TopicAdmin(
+        return TopicAdmin(
             self.meta,
             self.handler,
             self.broker_cache,
             self._routes,
             self.offset_manager,
             defaults=defaults,
-            record_size_max=settings.engine.record_size_max,
+            default_partitions=settings.topics.partitions,
             is_controller=self.meta.leads_metadata,
         )
-        admin.default_partitions = settings.topics.partitions
-        return admin
 
     def _reconcile(self) -> Reconciled:
         present = [kind for name, kind in _KEPT.items() if self._disk.list(self._at(name))]

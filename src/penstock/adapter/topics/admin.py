@@ -22,7 +22,7 @@ from penstock.adapter.topics.cache import BrokerCacheManager
 from penstock.adapter.topics.options import alter_config, build_config
 from penstock.adapter.topics.routes import TopicRoutes
 from penstock.adapter.topics.shard_name import build_storage_name
-from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig, ShardInfo
+from penstock.engine.contract import ShardConfig, ShardInfo
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.per_shard_engine import check_config
 from penstock.engine.routing.storage_cache import ShardEntry, shard_config
@@ -96,7 +96,7 @@ class TopicAdmin:
         offsets: OffsetManager,
         *,
         defaults: TopicConfig | None = None,
-        record_size_max: int = RECORD_SIZE_MAX,
+        default_partitions: int = 1,
         is_controller: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_controller` says whether this node does what must be done for nodes that are gone."""
@@ -107,8 +107,7 @@ class TopicAdmin:
         self._offsets: Final = offsets
         self.defaults: Final = defaults if defaults is not None else TopicConfig()
         """What a topic is created with where its creator does not say."""
-        self.default_partitions = 1
-        self._record_size_max: Final = record_size_max
+        self.default_partitions: Final = default_partitions
         self._is_controller: Final = is_controller
 
     # Creating
@@ -413,10 +412,10 @@ class TopicAdmin:
                 f"replication is {config.replication}: records are kept on one node as yet; "
                 "create the topic with replication = 1"
             )
-        if config.record_size_max > self._record_size_max:
+        if config.record_size_max > self.defaults.record_size_max:
             raise BadRequestError(
                 f"record_size_max is {config.record_size_max}; "
-                f"this node takes {self._record_size_max} (engine.record_size_max)"
+                f"this node takes {self.defaults.record_size_max} (engine.record_size_max)"
             )
         check_config(_as_shard_config(config))
 
