@@ -55,8 +55,9 @@ def test_an_operation_is_defined_once_in_each_layer(operation: str) -> None:
     definitions = []
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            if is_function and node.name == operation:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if node.name == operation:
                 definitions.append(path.relative_to(SOURCE).as_posix())
     assert set(definitions) <= LAYERS, sorted(set(definitions) - LAYERS)
     assert len(definitions) == len(set(definitions)), sorted(definitions)

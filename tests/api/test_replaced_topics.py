@@ -154,9 +154,9 @@ def test_a_topic_that_never_stays_ends_the_commit(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = read_up(store, "t", values=1)
-    monkeypatch.setattr(consumer, "_locate", lambda _: ("another", 1))
-    monkeypatch.setattr(consumer, "_committed_of", lambda _: {})
-    consumer._topic_ids["t"] = "yet another"
+    monkeypatch.setattr(consumer._places, "locate", lambda _: ("another", 1))
+    monkeypatch.setattr(consumer._places, "committed_of", lambda _: {})
+    consumer._places.topic_ids["t"] = "yet another"
     with pytest.raises(BusyError, match="created again"):
         consumer.commit()
 

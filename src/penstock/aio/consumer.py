@@ -78,8 +78,8 @@ class AsyncConsumer:
             await self.check_errors()
 
     async def follow(self, timeout: float | None = None) -> AsyncIterator[Message]:  # noqa: ASYNC109 - as penstock.Consumer.follow
-        """Iterate for ever, waiting for records; with `timeout`, until none came for so many
-        seconds."""
+        """Iterate without an end, waiting for records; with `timeout`, until none arrived for that
+        many seconds."""
         seconds = _SLICE_S if timeout is None else as_seconds(timeout, "timeout")
         while not self._closed:
             async for message in self._messages(seconds):

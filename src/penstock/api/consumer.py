@@ -31,14 +31,12 @@ A consumer may be used from one thread at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from threading import Event
 from types import TracebackType
 from typing import Final, Self
 from weakref import finalize
 
 from penstock.adapter.locations import Message
-from penstock.adapter.requests import OffsetsAt
 from penstock.api.backend import Backend, TopicPartition
 from penstock.api.consumer_options import (
     ConsumerOptions,
@@ -50,10 +48,8 @@ from penstock.api.consumer_options import (
 from penstock.api.group_membership import SETTLE_S, Membership, Pending
 from penstock.api.long_poll import SLICE_S
 from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
-from penstock.api.requests.groups import CommitOffsets, CommittedOffsets
-from penstock.api.requests.topics import DescribePartition, LocateTopic
-from penstock.api.timestamps import to_timestamp_ms
-from penstock.api.topic_info import PartitionInfo
+from penstock.api.partition_positions import PartitionPositions
+from penstock.api.requests.groups import CommitOffsets
 from penstock.api.validation import (
     as_seconds,
     check_mapping,
@@ -80,9 +76,6 @@ MEMBER_SLICE_S: Final = 1.0
 RETRY_S: Final = 0.5
 _COMMIT_TRIES: Final = 10
 _CHANGES_MAX: Final = 8
-_NOWHERE: Final = Offset(-1)
-"""An offset that is never a position."""
-
 
 _PLAIN: Final = ConsumerOptions()
 
@@ -111,21 +104,13 @@ class Consumer:
         self._backend: Final = backend
         self._namespace: Final = namespace
         self._options: Final = options
-        self._start: Final = options.start
         self._clock: Final = SystemClock()
-        self._mine: set[TopicPartition] | None = assigned_partitions(options.assign, self.topics)
-        """The partitions of this consumer; None: all."""
-        self._positions: dict[TopicPartition, Offset] = {}
-        self._unplaced: dict[TopicPartition, Start] = {}
-        """Partitions without a position: their bounds were not available yet."""
         self._errors: Final = PartitionErrors(self._clock, options.on_error)
-        self._committed: dict[TopicPartition, Offset] = {}
-        self._topic_ids: dict[str, str] = {}
-        """Ids of the topics of the positions, by name."""
-        self._first_counts: dict[str, int] = {}
-        """Partition counts of the topics when first seen."""
-        self._expected: dict[TopicPartition, Offset] = {}
-        """The positions after the page that is being returned."""
+        self._places: Final = PartitionPositions(
+            backend, namespace, group, options.start, self._errors, self._clock
+        )
+        self._places.mine = assigned_partitions(options.assign, self.topics)
+        self._positions: Final = self._places.positions
         self._turn = 0
         self._closed = False
         self._membership: Membership | None = None
@@ -139,8 +124,8 @@ class Consumer:
 
     def _join(self) -> None:
         for topic in self.topics:
-            self._locate(topic)  # before anything else is changed
-        self._mine = set()
+            self._places.locate(topic)  # before anything else is changed
+        self._places.mine = set()
         membership = Membership(
             self._backend, self._namespace, self.group, self.topics, self._options.member
         )
@@ -234,7 +219,7 @@ class Consumer:
 
     def committed(self) -> dict[TopicPartition, Offset]:
         """Return the committed offsets of the group, without partitions that have none."""
-        return self._committed_of(self.topics)
+        return self._places.committed_of(self.topics)
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Continue reading at `offset`."""
@@ -243,11 +228,11 @@ class Consumer:
         check_offset(offset)
         if topic not in self.topics:
             raise BadRequestError(f"this consumer does not read topic {topic!r}")
-        self._assign_topic(topic)  # where to read on is said of the topic that is there now
+        self._places.assign_topic(topic)  # where to read on is said of the topic that is there now
         at = (topic, partition)
-        if at not in self._positions and at not in self._unplaced:
+        if at not in self._positions and at not in self._places.unplaced:
             raise BadRequestError(f"this consumer does not read partition {partition} of {topic!r}")
-        self._unplaced.pop(at, None)
+        self._places.unplaced.pop(at, None)
         self._errors.clear(at)
         self._positions[at] = Offset(offset)
 
@@ -257,8 +242,8 @@ class Consumer:
         check_start(start)
         self._assign()
         for topic in self.topics:
-            known = self._all_mine()
-            self._place(topic, [p for name, p in known if name == topic], start)
+            known = self._places.all_mine()
+            self._places.place(topic, [p for name, p in known if name == topic], start)
 
     def lag(self) -> dict[TopicPartition, int]:
         """Return the offsets between each position and the end, without partitions whose end is
@@ -266,7 +251,7 @@ class Consumer:
         self._assign()
         found = {}
         for at, offset in list(self._positions.items()):
-            info = self._info(at)
+            info = self._places.info(at)
             if info is not None:
                 found[at] = max(0, info.commit - max(offset, info.earliest))
         self._errors.check_any_read(self._positions)
@@ -305,7 +290,7 @@ class Consumer:
 
     def hand_out(self, page: Sequence[Message]) -> Iterator[Message]:
         """Yield the records of `fetch`; a position advances when its record is yielded."""
-        expected = self._expected = dict(self._positions)
+        expected = self._places.expected = dict(self._positions)
         membership = self._membership
         for message in page:
             if membership is not None:
@@ -322,7 +307,7 @@ class Consumer:
         """Commit the offsets of handled records; used with `fetch`. False: a topic was created
         again; nothing was committed, and the next records are from the new topic."""
         try:
-            self._commit(dict(offsets), self._topic_ids)
+            self._commit(dict(offsets), self._places.topic_ids)
         except TopicReplacedError:
             self._assign()
             return False
@@ -334,7 +319,7 @@ class Consumer:
         while True:
             self._check_open()
             self._follow_group()
-            if self._errors and all(at in self._errors for at in self._all_mine()):
+            if self._errors and all(at in self._errors for at in self._places.all_mine()):
                 self._errors.retry_now()  # so that a raised error is current
             self._assign()
             found = self._read(max_records)
@@ -352,7 +337,7 @@ class Consumer:
         """Wait for records for a while; return whether there are any."""
         if self._membership is not None:
             seconds = min(seconds, MEMBER_SLICE_S)
-        if self._errors or self._unplaced:
+        if self._errors or self._places.unplaced:
             seconds = min(seconds, RETRY_S)
         readable = {at: one for at, one in self._positions.items() if at not in self._errors}
         if not readable:
@@ -380,11 +365,8 @@ class Consumer:
             page = self._read_partition(at, max_records - len(found))
             found += [Message(*at, record) for record in page]
         if not found:
-            self._errors.check_any_read(self._all_mine())
+            self._errors.check_any_read(self._places.all_mine())
         return found
-
-    def _all_mine(self) -> list[TopicPartition]:
-        return [*self._positions, *self._unplaced]
 
     def _read_partition(self, at: TopicPartition, max_records: int) -> list[StoredRecord]:
         """Return records of a partition; none if it cannot be read (see `errors`)."""
@@ -399,18 +381,10 @@ class Consumer:
         self._errors.clear(at)
         return page
 
-    def _info(self, at: TopicPartition) -> PartitionInfo | None:
-        began = self._clock.monotonic()
-        try:
-            return self._backend.execute(DescribePartition(*at, namespace=self._namespace))
-        except OF_PARTITION as error:
-            self._errors.add(at, error, began)
-            return None
-
     def _skip_holes(self) -> None:
         """Skip deleted records at the end of a partition; a wait there would return immediately."""
         for at, position in list(self._positions.items()):
-            info = self._info(at) if at not in self._errors else None
+            info = self._places.info(at) if at not in self._errors else None
             # Read after that look: a record that came in between is not passed over.
             if info is None or info.commit <= position or self._read_partition(at, 1):
                 continue
@@ -425,7 +399,7 @@ class Consumer:
         if membership is None:
             return
         self._apply_pending(membership)
-        if not self._mine:
+        if not self._places.mine:
             membership.poll_coordinator(SETTLE_S)
             self._apply_pending(membership)
 
@@ -434,11 +408,11 @@ class Consumer:
             pending = membership.pending()
             if pending is None:
                 return
-            assert self._mine is not None, "a member has partitions of its own"
+            assert self._places.mine is not None, "a member has partitions of its own"
             if pending.revoked:
                 self._revoke(pending)
-            self._mine |= pending.assigned
-            membership.set_owned(self._mine, pending)
+            self._places.mine |= pending.assigned
+            membership.set_owned(self._places.mine, pending)
             if pending.assigned:
                 self._assign()
                 self._call(self._options.on_assigned, pending.assigned)
@@ -447,10 +421,10 @@ class Consumer:
         options = self._options
         lost = options.on_lost or options.on_revoked
         self._call(lost if pending.is_lost else options.on_revoked, pending.revoked)
-        assert self._mine is not None, "a member has partitions of its own"
-        self._mine -= pending.revoked
+        assert self._places.mine is not None, "a member has partitions of its own"
+        self._places.mine -= pending.revoked
         for at in pending.revoked:
-            self._forget_partition(at)
+            self._places.drop_partition(at)
 
     @staticmethod
     def _call(callback: OnPartitions | None, partitions: Iterable[TopicPartition]) -> None:
@@ -464,12 +438,12 @@ class Consumer:
             news = {
                 at: offset
                 for at, offset in self._positions.items()
-                if self._committed.get(at) != offset
+                if self._places.committed.get(at) != offset
             }
             if not news:
                 return
             try:
-                self._commit(news, self._topic_ids)
+                self._commit(news, self._places.topic_ids)
             except TopicReplacedError:
                 self._assign()
             else:
@@ -486,105 +460,17 @@ class Consumer:
             )
         else:
             self._membership.commit(news, topic_ids)
-        self._committed.update(news)
+        self._places.committed.update(news)
 
     def _assign(self) -> None:
-        counts = {topic: self._assign_topic(topic) for topic in self.topics}
+        counts = {topic: self._places.assign_topic(topic) for topic in self.topics}
         membership = self._membership
         if membership is not None and membership.update_partition_counts(counts):
             membership.wait_for_rebalance(SETTLE_S)
             self._apply_pending(membership)
-        self._errors.keep(self._all_mine())
-        for at in [at for at in self._unplaced if self._errors.is_due(at)]:
-            self._place(at[0], [at[1]], self._unplaced[at])
-
-    def _assign_topic(self, topic: str) -> int:
-        """Add new partitions at the group's offset or the start; restart a topic that was deleted
-        and created again. Return its partition count."""
-        topic_id, count = self._locate(topic)
-        known_id = self._topic_ids.get(topic)
-        is_known = known_id == topic_id
-        fresh = [
-            p
-            for p in range(count)
-            if (self._mine is None or (topic, p) in self._mine)
-            and not (is_known and self._is_placed((topic, p)))
-        ]
-        if is_known and not fresh:
-            return count
-        committed: dict[TopicPartition, Offset] = {}
-        if fresh:
-            committed = self._committed_of([topic])
-        known = {at: offset for at, offset in committed.items() if at[1] in fresh}
-        # All of it after the calls that may fail: until then the old positions keep their topic.
-        if not is_known:
-            self._forget(topic)
-            self._first_counts[topic] = count if known_id is None else 0
-        self._topic_ids[topic] = topic_id
-        self._positions.update(known)
-        self._committed.update(known)
-        missing = [p for p in fresh if (topic, p) not in known]
-        # What came later, a partition or another topic, is read from its beginning, whatever the
-        # start was.
-        first = self._first_counts[topic]
-        self._place(topic, [p for p in missing if p < first], self._start)
-        self._place(topic, [p for p in missing if p >= first], "earliest")
-        return count
-
-    def _is_placed(self, at: TopicPartition) -> bool:
-        return at in self._positions or at in self._unplaced
-
-    def _forget(self, topic: str) -> None:
-        for at in [at for at in (*self._positions, *self._unplaced) if at[0] == topic]:
-            self._forget_partition(at)
-
-    def _forget_partition(self, at: TopicPartition) -> None:
-        self._positions.pop(at, None)
-        self._unplaced.pop(at, None)
-        self._committed.pop(at, None)
-        self._errors.clear(at)
-        self._expected[at] = _NOWHERE
-
-    def _place(self, topic: str, partitions: Sequence[int], start: Start) -> None:
-        """Place partitions at `start`; those with unavailable bounds follow later."""
-        if not partitions:
-            return
-        if isinstance(start, str):
-            infos = {p: self._info((topic, p)) for p in partitions}
-            found = {
-                p: info.earliest if start == "earliest" else info.commit
-                for p, info in infos.items()
-                if info is not None
-            }
-        else:
-            found = dict(self._offsets_at(topic, partitions, start))
-        for p in partitions:
-            if p in found:
-                self._unplaced.pop((topic, p), None)
-                self._errors.clear((topic, p))
-                self._positions[topic, p] = found[p]
-            else:
-                self._unplaced[topic, p] = start
-
-    def _offsets_at(
-        self, topic: str, partitions: Sequence[int], moment: int | datetime
-    ) -> Mapping[int, Offset]:
-        began = self._clock.monotonic()
-        try:
-            request = OffsetsAt(topic, to_timestamp_ms(moment), namespace=self._namespace)
-            return self._backend.execute(request)
-        except OF_PARTITION as error:
-            for p in partitions:
-                self._errors.add((topic, p), error, began)
-            return {}
-
-    def _locate(self, topic: str) -> tuple[str, int]:
-        return self._backend.execute(LocateTopic(topic, namespace=self._namespace))
-
-    def _committed_of(self, topics: Sequence[str]) -> dict[TopicPartition, Offset]:
-        return self._backend.execute(
-            CommittedOffsets(self.group, topics, namespace=self._namespace)
-        )
+        self._errors.keep(self._places.all_mine())
+        for at in [at for at in self._places.unplaced if self._errors.is_due(at)]:
+            self._places.place(at[0], [at[1]], self._places.unplaced[at])
 
     def _check_open(self) -> None:
         if self._closed:

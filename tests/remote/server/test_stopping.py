@@ -30,7 +30,7 @@ WAIT_S = 40.0
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     """Would wait for ever before it stops; each test closes it."""
     monkeypatch.setattr("penstock.remote.server.node_server.GRACE_S", LONG_S)
-    for module in ("client", "service"):
+    for module in ("client.backend", "server.service"):
         monkeypatch.setattr(f"penstock.remote.{module}.WAIT_S_MAX", LONG_S)
     return Server(str(tmp_path / "data"), SETTINGS)
 

@@ -5,7 +5,7 @@ twice is a matter of the call:
 
   * before anything was sent, every call goes to the next server
   * after that, only a call that may be repeated does: a read, or a write with a producer. Of any
-    other call the outcome is unknown, and the caller is told so
+    other call the outcome is unknown, and the error says so
 
 With one address nothing is different from a plain connection.
 """

@@ -1,4 +1,4 @@
-"""A server: one node behind the storage API and the HTTP port.
+"""A server: one node with the storage API and the HTTP port.
 
 Starting goes node, API, HTTP, Kafka; stopping goes the other way: no new call is taken, those that
 wait for records are answered, the others get `GRACE_S` to end, then the node puts everything on the
@@ -59,8 +59,8 @@ _log: Final = get_logger(__name__)
 
 @contextmanager
 def without_hypothesis() -> Iterator[None]:
-    """kio tells hypothesis about its types wherever that is installed, which takes a quarter of a
-    second. Nobody tests properties in a server; who does anyway has it loaded before."""
+    """kio registers its types with hypothesis wherever that is installed, which takes a quarter of
+    a second. A server does not need it; a test that uses hypothesis has loaded it before."""
     if "hypothesis" in sys.modules:
         yield
         return
@@ -202,7 +202,7 @@ class Server:
         try:
             meta.announce(STORAGE_LISTENER, address)
         except RetryableError as error:
-            # Nobody decides at the moment; the rounds of the controller say it again.
+            # The metadata has no leader at the moment; the controller announces it later.
             _log.warning("node_not_announced", address=address, reason=str(error))
 
     def _watch_peers(self) -> PeerClocks | None:
@@ -219,7 +219,7 @@ class Server:
             _log.warning("offsets_not_saved_before_leaving", reason=str(error))
 
     def _leave_cluster(self) -> None:
-        """Say that this node stops, if somebody takes it in soon."""
+        """Announce that this node stops, if the metadata service accepts that soon."""
         meta = self.node.meta
         if self._forwarder is None or not isinstance(meta, ClusterNode):
             return

@@ -55,7 +55,7 @@ class StorageService:
     def __init__(
         self, backend: ServedBackend, stopping: threading.Event, reading: ReadLimits | None = None
     ) -> None:
-        """`stopping` ends streams that would go on for ever."""
+        """`stopping` ends streams that follow a topic."""
         self._backend: Final = backend
         self._stopping: Final = stopping
         self._reading: Final = reading if reading is not None else ReadLimits()

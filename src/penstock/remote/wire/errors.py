@@ -144,12 +144,12 @@ def error_of_call(failed: grpc.RpcError, who: str, request: WireMessage) -> erro
             takes = f"takes {size} bytes" if size is not None else "is far too large"
             return errors.BadRequestError(
                 f"the request {takes}, and {who} accepts {MESSAGE_SIZE_MAX}; nothing was sent: "
-                "write fewer records at once, or smaller ones"
+                "write fewer records in one call, or smaller ones"
             )
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in str(call.details()):
             return errors.NotSupportedError(
-                f"the answer of {who} is larger than {MESSAGE_SIZE_MAX} bytes, which is what a "
-                "connection carries at once; ask for less, or read it where the store is"
+                f"the answer of {who} is larger than {MESSAGE_SIZE_MAX} bytes, the "
+                "limit of a message; ask for less, or read it where the store is"
             )
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return errors.NotSupportedError(

@@ -12,15 +12,17 @@ _OPTION_TYPES: Final = (str, int, float, bool, type(None))
 
 
 def check_option(option: str, value: object) -> None:
-    """Refuse what JSON has no word for, where it would say something else: no store takes it."""
+    """Reject values that JSON cannot represent."""
     if isinstance(value, TieringPolicy):
         for field in TieringPolicy.__struct_fields__:
             check_option(f"{option}.{field}", getattr(value, field))
     elif isinstance(value, list | tuple):
-        for one in value:
-            check_option(option, one)
+        for item in value:
+            check_option(option, item)
     elif not isinstance(value, _OPTION_TYPES):
-        raise BadRequestError(f"{option}: {value!r} is no value of an option")
+        raise BadRequestError(
+            f"{option}: {value!r} is not text, a number, a boolean, None or a list of them"
+        )
     elif isinstance(value, float) and not math.isfinite(value):
         raise BadRequestError(
             f"{option} must be a finite number, None (the node's default) or, for a retention, "

@@ -24,7 +24,7 @@ MESSAGE_SIZE_MAX: Final = 64 << 20
 """Of a request, and of a reply or one page of it."""
 PAGE_SIZE: Final = MESSAGE_SIZE_MAX // 4
 READ_SIZE_MAX: Final = MESSAGE_SIZE_MAX // 2
-"""Of values that are asked for at once: keys and headers have room beside them."""
+"""Of the values that one read asks for; keys and headers need space in the reply too."""
 
 TopicPartition = tuple[str, int]
 _ANY: Final[Mapping[str, str]] = {}
@@ -118,7 +118,7 @@ def stored_from_wire(wire: pb.Record) -> StoredRecord:
 
 
 def columns_to_wire(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """Return batches as an Arrow IPC stream; no batch is no byte."""
+    """Return batches as an Arrow IPC stream; empty without batches."""
     import pyarrow as pa
 
     if not batches:
@@ -212,7 +212,7 @@ def topic_ids_from_wire(positions: Iterable[pb.TopicPosition]) -> dict[str, str]
     return found
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Created at import: msgspec must not inspect a type for the first time in two threads.
 _topics: Final = msgspec.json.Decoder(TopicInfo)
 
 
