@@ -159,7 +159,9 @@ def write_group(topic: Topic, records: Sequence[Record], partition: int | None) 
 def _with_the_rest(
     topic: Topic, records: Sequence[Record], partition: int | None, error: PartialWriteError
 ) -> list[Answer]:
-    failures = [one for one in error.errors.values() if not isinstance(one, RequestError)]
+    failures = [
+        failure for failure in error.errors.values() if not isinstance(failure, RequestError)
+    ]
 
     def answer(record: Record, location: Location | None) -> Answer:
         if location is not None:
@@ -167,7 +169,7 @@ def _with_the_rest(
         # The failed partition is unknown: do not retry, to avoid duplicates.
         return failures[0] if failures else _write_alone(topic, record, partition)
 
-    return [answer(*each) for each in zip(records, error.locations, strict=True)]
+    return [answer(*pair) for pair in zip(records, error.locations, strict=True)]
 
 
 def _write_alone(topic: Topic, record: Record, partition: int | None) -> Answer:

@@ -183,9 +183,9 @@ class Consumer:
         """Skip the unreadable record of a partition in `errors`; return the next offset that is
         read."""
         self._check_open()
-        at = (topic, partition)
-        error = self._errors.get(at)
-        position = self._positions.get(at)
+        place = (topic, partition)
+        error = self._errors.get(place)
+        position = self._positions.get(place)
         if error is None or position is None:
             raise BadRequestError(
                 f"partition {partition} of {topic!r} has no record to skip; see errors(), or use "
@@ -194,8 +194,8 @@ class Consumer:
         following = position + 1
         if isinstance(error, UnreadableContentError):
             following = max(following, error.next_offset)
-        self._positions[at] = Offset(following)
-        self._errors.clear(at)
+        self._positions[place] = Offset(following)
+        self._errors.clear(place)
         return Offset(following)
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
@@ -209,7 +209,7 @@ class Consumer:
             self._commit_positions()
             return
         check_mapping(offsets)
-        news = {at: Offset(offset) for at, offset in offsets.items()}
+        news = {place: Offset(offset) for place, offset in offsets.items()}
         if news:
             try:
                 self._commit(news, {})
@@ -229,12 +229,12 @@ class Consumer:
         if topic not in self.topics:
             raise BadRequestError(f"this consumer does not read topic {topic!r}")
         self._places.assign_topic(topic)  # where to read on is said of the topic that is there now
-        at = (topic, partition)
-        if at not in self._positions and at not in self._places.unplaced:
+        place = (topic, partition)
+        if place not in self._positions and place not in self._places.unplaced:
             raise BadRequestError(f"this consumer does not read partition {partition} of {topic!r}")
-        self._places.unplaced.pop(at, None)
-        self._errors.clear(at)
-        self._positions[at] = Offset(offset)
+        self._places.unplaced.pop(place, None)
+        self._errors.clear(place)
+        self._positions[place] = Offset(offset)
 
     def seek_to(self, start: Start) -> None:
         """Continue reading all partitions at the start, the end or a timestamp."""
@@ -249,13 +249,13 @@ class Consumer:
         """Return the offsets between each position and the end, without partitions whose end is
         unavailable (see `errors`)."""
         self._assign()
-        found = {}
-        for at, offset in list(self._positions.items()):
-            info = self._places.info(at)
+        lags = {}
+        for place, offset in list(self._positions.items()):
+            info = self._places.info(place)
             if info is not None:
-                found[at] = max(0, info.commit - max(offset, info.earliest))
+                lags[place] = max(0, info.commit - max(offset, info.earliest))
         self._errors.check_any_read(self._positions)
-        return found
+        return lags
 
     def close(self) -> None:
         """Stop reading and leave the group; without a commit."""
@@ -295,10 +295,10 @@ class Consumer:
         for message in page:
             if membership is not None:
                 membership.last_poll = self._clock.monotonic()
-            at = (message.topic, message.partition)
-            if self._positions.get(at) != expected.get(at):
+            place = (message.topic, message.partition)
+            if self._positions.get(place) != expected.get(place):
                 continue  # sought, or another topic: the rest of this partition is not wanted
-            self._positions[at] = expected[at] = Offset(message.offset + 1)
+            self._positions[place] = expected[place] = Offset(message.offset + 1)
             yield message
             if self._closed:
                 return
@@ -319,18 +319,18 @@ class Consumer:
         while True:
             self._check_open()
             self._follow_group()
-            if self._errors and all(at in self._errors for at in self._places.all_mine()):
+            if self._errors and all(place in self._errors for place in self._places.all_mine()):
                 self._errors.retry_now()  # so that a raised error is current
             self._assign()
-            found = self._read(max_records)
+            messages = self._read(max_records)
             left = deadline - self._clock.monotonic()
-            if found or left <= 0:
-                return found
+            if messages or left <= 0:
+                return messages
             if self._wait(left):
                 self._follow_group()
-                found = self._read(max_records)
-                if found:
-                    return found
+                messages = self._read(max_records)
+                if messages:
+                    return messages
                 self._skip_holes()
 
     def _wait(self, seconds: float) -> bool:
@@ -339,7 +339,9 @@ class Consumer:
             seconds = min(seconds, MEMBER_SLICE_S)
         if self._errors or self._places.unplaced:
             seconds = min(seconds, RETRY_S)
-        readable = {at: one for at, one in self._positions.items() if at not in self._errors}
+        readable = {
+            place: offset for place, offset in self._positions.items() if place not in self._errors
+        }
         if not readable:
             self._clock.wait(Event(), min(seconds, RETRY_S))
             return False
@@ -352,44 +354,44 @@ class Consumer:
             return False
 
     def _read(self, max_records: int) -> list[Message]:
-        found: list[Message] = []
-        parts = [at for at in self._positions if self._errors.is_due(at)]
+        messages: list[Message] = []
+        parts = [place for place in self._positions if self._errors.is_due(place)]
         if parts:
             # Each call begins with another partition, so that a busy one does not starve the
             # others.
             self._turn = (self._turn + 1) % len(parts)
             parts = [*parts[self._turn :], *parts[: self._turn]]
-        for at in parts:
-            if len(found) >= max_records:
+        for place in parts:
+            if len(messages) >= max_records:
                 break
-            page = self._read_partition(at, max_records - len(found))
-            found += [Message(*at, record) for record in page]
-        if not found:
+            page = self._read_partition(place, max_records - len(messages))
+            messages += [Message(*place, record) for record in page]
+        if not messages:
             self._errors.check_any_read(self._places.all_mine())
-        return found
+        return messages
 
-    def _read_partition(self, at: TopicPartition, max_records: int) -> list[StoredRecord]:
+    def _read_partition(self, place: TopicPartition, max_records: int) -> list[StoredRecord]:
         """Return records of a partition; none if it cannot be read (see `errors`)."""
         began = self._clock.monotonic()
         try:
             page = self._backend.read_by_offset(
-                *at, self._positions[at], max_records=max_records, namespace=self._namespace
+                *place, self._positions[place], max_records=max_records, namespace=self._namespace
             )
         except OF_PARTITION as error:
-            self._errors.add(at, error, began)
+            self._errors.add(place, error, began)
             return []
-        self._errors.clear(at)
+        self._errors.clear(place)
         return page
 
     def _skip_holes(self) -> None:
         """Skip deleted records at the end of a partition; a wait there would return immediately."""
-        for at, position in list(self._positions.items()):
-            info = self._places.info(at) if at not in self._errors else None
+        for place, position in list(self._positions.items()):
+            info = self._places.info(place) if place not in self._errors else None
             # Read after that look: a record that came in between is not passed over.
-            if info is None or info.commit <= position or self._read_partition(at, 1):
+            if info is None or info.commit <= position or self._read_partition(place, 1):
                 continue
-            if at not in self._errors:
-                self._positions[at] = info.commit
+            if place not in self._errors:
+                self._positions[place] = info.commit
 
     # The group
 
@@ -423,8 +425,8 @@ class Consumer:
         self._call(lost if pending.is_lost else options.on_revoked, pending.revoked)
         assert self._places.mine is not None, "a member has partitions of its own"
         self._places.mine -= pending.revoked
-        for at in pending.revoked:
-            self._places.drop_partition(at)
+        for place in pending.revoked:
+            self._places.drop_partition(place)
 
     @staticmethod
     def _call(callback: OnPartitions | None, partitions: Iterable[TopicPartition]) -> None:
@@ -436,9 +438,9 @@ class Consumer:
     def _commit_positions(self) -> None:
         for _ in range(_COMMIT_TRIES):
             news = {
-                at: offset
-                for at, offset in self._positions.items()
-                if self._places.committed.get(at) != offset
+                place: offset
+                for place, offset in self._positions.items()
+                if self._places.committed.get(place) != offset
             }
             if not news:
                 return
@@ -469,8 +471,8 @@ class Consumer:
             membership.wait_for_rebalance(SETTLE_S)
             self._apply_pending(membership)
         self._errors.keep(self._places.all_mine())
-        for at in [at for at in self._places.unplaced if self._errors.is_due(at)]:
-            self._places.place(at[0], [at[1]], self._places.unplaced[at])
+        for place in [place for place in self._places.unplaced if self._errors.is_due(place)]:
+            self._places.place(place[0], [place[1]], self._places.unplaced[place])
 
     def _check_open(self) -> None:
         if self._closed:

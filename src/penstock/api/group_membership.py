@@ -299,9 +299,9 @@ class Membership:
 
     def _protocols(self) -> tuple[tuple[str, bytes], ...]:
         with self._changed:
-            wanted = Subscription(self._topics, self._owned, self._generation)
-        plain = encode_subscription(wanted, version=0)
-        owning = encode_subscription(wanted, version=1)
+            subscription = Subscription(self._topics, self._owned, self._generation)
+        plain = encode_subscription(subscription, version=0)
+        owning = encode_subscription(subscription, version=1)
         return tuple((name, owning if name == COOPERATIVE else plain) for name in ASSIGNORS)
 
     def _released(self, joined: Joined) -> bool:

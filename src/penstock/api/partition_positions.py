@@ -72,7 +72,7 @@ class PartitionPositions:
         committed: dict[TopicPartition, Offset] = {}
         if fresh:
             committed = self.committed_of([topic])
-        known = {at: offset for at, offset in committed.items() if at[1] in fresh}
+        known = {place: offset for place, offset in committed.items() if place[1] in fresh}
         # All of it after the calls that may fail: until then the old positions keep their topic.
         if not is_known:
             self._drop_topic(topic)
@@ -109,19 +109,19 @@ class PartitionPositions:
             else:
                 self.unplaced[topic, p] = start
 
-    def drop_partition(self, at: TopicPartition) -> None:
-        self.positions.pop(at, None)
-        self.unplaced.pop(at, None)
-        self.committed.pop(at, None)
-        self._errors.clear(at)
-        self.expected[at] = _NOWHERE
+    def drop_partition(self, place: TopicPartition) -> None:
+        self.positions.pop(place, None)
+        self.unplaced.pop(place, None)
+        self.committed.pop(place, None)
+        self._errors.clear(place)
+        self.expected[place] = _NOWHERE
 
-    def info(self, at: TopicPartition) -> PartitionInfo | None:
+    def info(self, place: TopicPartition) -> PartitionInfo | None:
         began = self._clock.monotonic()
         try:
-            return self._backend.execute(DescribePartition(*at, namespace=self._namespace))
+            return self._backend.execute(DescribePartition(*place, namespace=self._namespace))
         except OF_PARTITION as error:
-            self._errors.add(at, error, began)
+            self._errors.add(place, error, began)
             return None
 
     def locate(self, topic: str) -> tuple[str, int]:
@@ -132,12 +132,12 @@ class PartitionPositions:
             CommittedOffsets(self._group, topics, namespace=self._namespace)
         )
 
-    def _is_placed(self, at: TopicPartition) -> bool:
-        return at in self.positions or at in self.unplaced
+    def _is_placed(self, place: TopicPartition) -> bool:
+        return place in self.positions or place in self.unplaced
 
     def _drop_topic(self, topic: str) -> None:
-        for at in [at for at in (*self.positions, *self.unplaced) if at[0] == topic]:
-            self.drop_partition(at)
+        for place in [place for place in (*self.positions, *self.unplaced) if place[0] == topic]:
+            self.drop_partition(place)
 
     def _offsets_at(
         self, topic: str, partitions: Sequence[int], moment: int | datetime

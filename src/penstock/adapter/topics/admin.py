@@ -136,23 +136,23 @@ class TopicAdmin:
         return topic
 
     def create_topics(
-        self, wanted: Sequence[NewTopicRequest], *, namespace: str = DEFAULT_NAMESPACE
+        self, requests: Sequence[NewTopicRequest], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[Topic | StoreError]:
         """Create several topics, each as by `create_topic_full`, with one write of the metadata;
         an error stands where a topic would."""
         outcomes: list[Topic | StoreError | None] = []
         checked: list[NewTopic] = []
-        for one in wanted:
+        for request in requests:
             try:
-                config = build_config(one.options, self.defaults)
-                self._check(one.name, one.partitions, config)
+                config = build_config(request.options, self.defaults)
+                self._check(request.name, request.partitions, config)
             except StoreError as error:
                 outcomes.append(error)
             else:
-                checked.append(NewTopic(one.name, one.partitions, config))
+                checked.append(NewTopic(request.name, request.partitions, config))
                 outcomes.append(None)
         created = iter(self._meta.create_topics(checked, namespace=namespace) if checked else ())
-        return [self._usable(next(created)) if one is None else one for one in outcomes]
+        return [self._usable(next(created)) if outcome is None else outcome for outcome in outcomes]
 
     def _usable(self, topic: Topic | StoreError) -> Topic | StoreError:
         if isinstance(topic, StoreError):

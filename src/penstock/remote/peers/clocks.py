@@ -50,15 +50,15 @@ class PeerClocks:
 
     def compare(self) -> None:
         """Ask the other nodes once."""
-        found: list[PeerTime] = []
+        times: list[PeerTime] = []
         for node in sorted(self._forwarder.nodes())[:PEERS_MAX]:
             if node == self._node_id or self._stopping.is_set():
                 continue
             try:
-                found.append(self._ask(node))
+                times.append(self._ask(node))
             except StoreError as error:
                 _log.debug("clock_not_compared", node=node, reason=str(error))
-        self._clock.compare(found)
+        self._clock.compare(times)
 
     def _ask(self, node: int) -> PeerTime:
         asked_s, asked_ms = self._clock.monotonic(), self._clock.now_ms()

@@ -173,15 +173,15 @@ class Server:
     def _all_threads(self) -> dict[CallThreads, Level]:
         """Return the pools of the storage API. Clients that do not read can use up that of the
         streams; all other calls are served then, so that the node stays ready."""
-        found: dict[CallThreads, Level] = {self._threads: "error"}
+        levels: dict[CallThreads, Level] = {self._threads: "error"}
         pools: list[tuple[WaitingCalls, Level]] = [
             (self._pools.waits, "error"),
             (self._pools.streams, "warning"),
         ]
         for calls, level in pools:
             if isinstance(calls.threads, CallThreads):
-                found[calls.threads] = level
-        return found
+                levels[calls.threads] = level
+        return levels
 
     def _holds_batches(self, namespace: str, name: str) -> bool:
         topic = self.node.broker_cache.topics.get((namespace, name))

@@ -38,8 +38,8 @@ class _StartPage:
         )
 
     def _health(self) -> dict[str, object]:
-        told = self._stopping.waits_for if isinstance(self._stopping, StartEvent) else ""
-        problem = told or "the node starts"
+        cause = self._stopping.waits_for if isinstance(self._stopping, StartEvent) else ""
+        problem = cause or "the node starts"
         reason = {"check": "start", "level": "error", "reason": problem}
         return {
             "status": "not_ready",

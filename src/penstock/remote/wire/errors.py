@@ -41,7 +41,7 @@ _PLAIN: Final = (str, int, float, bool, type(None))
 
 def error_to_wire(error: errors.StoreError) -> pb.Error:
     """Return an error so that the other side can raise the same one."""
-    kind = next(each for each in type(error).__mro__ if each.__name__ in _KINDS)
+    kind = next(base for base in type(error).__mro__ if base.__name__ in _KINDS)
     wire = pb.Error(
         type=kind.__name__, message=shorten(str(error), _TEXT_SIZE_MAX), fields=_fields(error)
     )
@@ -121,19 +121,21 @@ def _errors_from_wire(
     partial: pb.PartialWrite,
 ) -> dict[int, errors.StoreError] | dict[tuple[str, int], errors.StoreError]:
     if partial.errors and partial.errors[0].HasField("topic"):
-        return {(one.topic, one.partition): error_from_wire(one.error) for one in partial.errors}
-    return {one.partition: error_from_wire(one.error) for one in partial.errors}
+        return {
+            (part.topic, part.partition): error_from_wire(part.error) for part in partial.errors
+        }
+    return {part.partition: error_from_wire(part.error) for part in partial.errors}
 
 
 # What happened on the way
 
 
-def error_of_call(failed: grpc.RpcError, who: str, request: WireMessage) -> errors.StoreError:
+def error_of_call(failed: grpc.RpcError, peer: str, request: WireMessage) -> errors.StoreError:
     """Return the error that the server raised, or what happened on the way."""
     # What gRPC raises is both an RpcError and a Call, which its types do not say.
     call: object = failed
     if not isinstance(call, grpc.Call):
-        return errors.DeadlineError(f"{who}: {failed}; the outcome is unknown")
+        return errors.DeadlineError(f"{peer}: {failed}; the outcome is unknown")
     for key, value in call.trailing_metadata() or ():
         if key == ERROR_KEY and isinstance(value, bytes):
             return error_from_wire(pb.Error.FromString(value))
@@ -143,21 +145,21 @@ def error_of_call(failed: grpc.RpcError, who: str, request: WireMessage) -> erro
         if size is None or size > MESSAGE_SIZE_MAX:
             takes = f"takes {size} bytes" if size is not None else "is far too large"
             return errors.BadRequestError(
-                f"the request {takes}, and {who} accepts {MESSAGE_SIZE_MAX}; nothing was sent: "
+                f"the request {takes}, and {peer} accepts {MESSAGE_SIZE_MAX}; nothing was sent: "
                 "write fewer records in one call, or smaller ones"
             )
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in str(call.details()):
             return errors.NotSupportedError(
-                f"the answer of {who} is larger than {MESSAGE_SIZE_MAX} bytes, the "
+                f"the answer of {peer} is larger than {MESSAGE_SIZE_MAX} bytes, the "
                 "limit of a message; ask for less, or read it where the store is"
             )
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return errors.NotSupportedError(
-            f"{who} does not know this call: it is older than this program; update the server"
+            f"{peer} does not know this call: it is older than this program; update the server"
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return errors.DeadlineError(f"{who} did not answer in time; the outcome is unknown")
-    return errors.DeadlineError(f"{who}: {call.details()}; the outcome is unknown")
+        return errors.DeadlineError(f"{peer} did not answer in time; the outcome is unknown")
+    return errors.DeadlineError(f"{peer}: {call.details()}; the outcome is unknown")
 
 
 # The latter: a message of more than two gigabytes cannot be made at all.

@@ -34,7 +34,7 @@ def join_to_wire(name: pb.GroupName, join: Join, seconds: float) -> pb.GroupJoin
         session_timeout_ms=join.session_timeout_ms,
         rebalance_timeout_ms=join.rebalance_timeout_ms,
         protocol_type=join.protocol_type,
-        protocols=[pb.GroupProtocol(name=one, metadata=data) for one, data in join.protocols],
+        protocols=[pb.GroupProtocol(name=name, metadata=data) for name, data in join.protocols],
         wait_s=seconds,
     )
 
@@ -49,7 +49,7 @@ def join_from_wire(request: pb.GroupJoin) -> Join:
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         protocol_type=request.protocol_type,
-        protocols=tuple((one.name, one.metadata) for one in request.protocols),
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
         requires_known_id=True,
         skips_delay=True,
     )
@@ -63,8 +63,10 @@ def joined_to_wire(joined: Joined) -> pb.GroupJoined:
         protocol=joined.protocol or "",
         leader=joined.leader,
         members=[
-            pb.GroupPart(member_id=one.member_id, instance_id=one.instance_id, data=one.metadata)
-            for one in joined.members
+            pb.GroupPart(
+                member_id=member.member_id, instance_id=member.instance_id, data=member.metadata
+            )
+            for member in joined.members
         ],
     )
 
@@ -78,9 +80,11 @@ def joined_from_wire(reply: pb.GroupJoined) -> Joined:
         leader=reply.leader,
         members=tuple(
             JoinedMember(
-                one.member_id, one.instance_id if one.HasField("instance_id") else None, one.data
+                member.member_id,
+                member.instance_id if member.HasField("instance_id") else None,
+                member.data,
             )
-            for one in reply.members
+            for member in reply.members
         ),
     )
 
@@ -88,7 +92,9 @@ def joined_from_wire(reply: pb.GroupJoined) -> Joined:
 def sync_to_wire(name: pb.GroupName, sync: Sync, seconds: float) -> pb.GroupSync:
     return pb.GroupSync(
         caller=caller_to_wire(name, sync.caller),
-        assignments=[pb.GroupPart(member_id=one, data=data) for one, data in sync.assignments],
+        assignments=[
+            pb.GroupPart(member_id=member_id, data=data) for member_id, data in sync.assignments
+        ],
         protocol_type=sync.protocol_type or "",
         protocol=sync.protocol or "",
         wait_s=seconds,
@@ -98,7 +104,7 @@ def sync_to_wire(name: pb.GroupName, sync: Sync, seconds: float) -> pb.GroupSync
 def sync_from_wire(request: pb.GroupSync) -> Sync:
     return Sync(
         caller_from_wire(request.caller),
-        tuple((one.member_id, one.data) for one in request.assignments),
+        tuple((part.member_id, part.data) for part in request.assignments),
         request.protocol_type or None,
         request.protocol or None,
     )
@@ -129,13 +135,13 @@ def info_to_wire(info: GroupInfo) -> pb.GroupReply:
         protocol=info.protocol,
         members=[
             pb.GroupMember(
-                member_id=one.member_id,
-                client_id=one.client_id,
-                client_host=one.client_host,
-                instance_id=one.instance_id,
-                partitions=wire.positions_to_wire(dict.fromkeys(one.partitions, _NO_OFFSET)),
+                member_id=member.member_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                instance_id=member.instance_id,
+                partitions=wire.positions_to_wire(dict.fromkeys(member.partitions, _NO_OFFSET)),
             )
-            for one in info.members
+            for member in info.members
         ],
         problems=[
             pb.PartitionProblem(topic=topic, partition=partition, problem=problem)
@@ -147,22 +153,22 @@ def info_to_wire(info: GroupInfo) -> pb.GroupReply:
 def info_from_wire(reply: pb.GroupReply) -> GroupInfo:
     members = tuple(
         GroupMember(
-            one.member_id,
-            one.client_id,
-            one.client_host,
-            one.instance_id if one.HasField("instance_id") else None,
-            tuple(wire.positions_from_wire(one.partitions)),
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            member.instance_id if member.HasField("instance_id") else None,
+            tuple(wire.positions_from_wire(member.partitions)),
         )
-        for one in reply.members
+        for member in reply.members
     )
     return GroupInfo(
         group=reply.name.group,
         namespace=reply.name.namespace,
         last_commit_ms=reply.last_commit_ms,
         offsets=wire.positions_from_wire(reply.offsets),
-        lag={at: int(lag) for at, lag in wire.positions_from_wire(reply.lag).items()},
+        lag={place: int(lag) for place, lag in wire.positions_from_wire(reply.lag).items()},
         state=reply.state or "Empty",
         protocol=reply.protocol,
         members=members,
-        problems={(one.topic, one.partition): one.problem for one in reply.problems},
+        problems={(entry.topic, entry.partition): entry.problem for entry in reply.problems},
     )

@@ -83,8 +83,8 @@ def _headers(wire: pb.Record) -> tuple[tuple[str, bytes | None], ...]:
     if not wire.headers:
         return ()
     return tuple(
-        (to_text(each.name), each.value if each.HasField("value") else None)
-        for each in wire.headers
+        (to_text(header.name), header.value if header.HasField("value") else None)
+        for header in wire.headers
     )
 
 
@@ -198,18 +198,18 @@ def positions_to_wire(
 
 
 def positions_from_wire(positions: Iterable[pb.TopicPosition]) -> dict[TopicPartition, Offset]:
-    return {(each.topic, each.partition): Offset(each.offset) for each in positions}
+    return {(position.topic, position.partition): Offset(position.offset) for position in positions}
 
 
 def topic_ids_from_wire(positions: Iterable[pb.TopicPosition]) -> dict[str, str]:
     """Return which topics are meant, by name; those without an id are left out."""
-    found: dict[str, str] = {}
-    for each in positions:
-        if each.HasField("topic_id") and found.setdefault(each.topic, each.topic_id) != (
-            each.topic_id
-        ):
-            raise BadRequestError(f"positions of {each.topic!r} name two ids of it")
-    return found
+    topic_ids: dict[str, str] = {}
+    for position in positions:
+        if position.HasField("topic_id") and topic_ids.setdefault(
+            position.topic, position.topic_id
+        ) != (position.topic_id):
+            raise BadRequestError(f"positions of {position.topic!r} name two ids of it")
+    return topic_ids
 
 
 # Created at import: msgspec must not inspect a type for the first time in two threads.
