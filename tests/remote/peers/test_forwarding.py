@@ -236,18 +236,18 @@ def test_requests_that_wait_for_other_nodes_are_bounded(
     connections.close()
 
 
-def test_write_send_and_read_send_reach_the_leader(pair: Pair) -> None:
+def test_write_send_and_reads_reach_the_leader(pair: Pair) -> None:
     manager = pair.forwarder
     sent = [wire.record_to_wire(Record(b"one", b"k", ("red",)))]
     written = manager.write_send(THERE, pb.ShardWrite(shard=pair.name, records=sent))
+    assert isinstance(written, pb.ShardWritten)
     assert (written.first, written.count) == (0, 1)
-    requests: list[forwarding.ReadRequest] = [
-        pb.ShardRead(shard=pair.name, offset=0, max_records=1, max_size=100, isolation="committed"),
-        pb.ShardTagRead(shard=pair.name, tag=b"red", max_records=1, max_size=100),
-        pb.ShardKey(shard=pair.name, key=b"k"),
-    ]
-    for request in requests:
-        (record,) = manager.read_send(THERE, request).records
-        assert wire.stored_from_wire(record).value == b"one"
+    engine = manager.engine_of(THERE, MEMORY)
+    by_offset = engine.read_by_offset(pair.shard, Offset(0), max_records=1)
+    by_tag = engine.read_by_tag(pair.shard, "red")
+    newest = engine.read_by_key(pair.shard, b"k")
+    assert [record.value for record in (*by_offset, *by_tag)] == [b"one", b"one"]
+    assert newest is not None
+    assert newest.value == b"one"
     with pytest.raises(NotLeaderError):
         manager.write_send(THERE, pb.ShardWrite(shard="absent_0", records=sent))

@@ -1,7 +1,7 @@
 """`ClientConnectionManager`: connections to the other nodes, for the shards that they lead.
 
-`write_send` and `read_send` pass a request to the `ShardService` of the node that the metadata
-names as leader, once; that node serves it or answers that it does not lead. At most
+`write_send` passes records, `send` any other call, to the `ShardService` of the node that the
+metadata names as leader, once; that node serves it or answers that it does not lead. At most
 `PENDING_CALLS_MAX` calls wait for other nodes: each holds a thread, and some threads must stay free
 for the requests of those nodes.
 """
@@ -9,7 +9,7 @@ for the requests of those nodes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, ParamSpec, TypeVar
 
@@ -28,7 +28,7 @@ from penstock.remote import storage_pb2
 from penstock.remote.peers.remote_engine import RemoteEngine
 from penstock.remote.wire.errors import error_of_call
 from penstock.remote.wire.records import MESSAGE_SIZE_MAX
-from penstock.remote.wire.shard_calls import CALL_S, SERVICE, ShardCall
+from penstock.remote.wire.shard_calls import CALL_S, SERVICE, WRITE, ShardCall
 
 CLOCK_S: Final = 2.0
 PENDING_CALLS_MAX: Final = 128
@@ -39,13 +39,6 @@ _clocks: Final = msgspec.json.Decoder(ClockStatus)
 M = TypeVar("M", bound=WireMessage)
 P = ParamSpec("P")
 R = TypeVar("R")
-
-ReadRequest = pb.ShardRead | pb.ShardTagRead | pb.ShardKey
-_READ_METHODS: Final[Mapping[type[ReadRequest], str]] = {
-    pb.ShardRead: "Read",
-    pb.ShardTagRead: "ReadByTag",
-    pb.ShardKey: "ReadByKey",
-}
 
 
 class ClientConnectionManager:
@@ -86,14 +79,9 @@ class ClientConnectionManager:
     def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:  # noqa: ARG002 - the leader knows it
         return RemoteEngine(self, node_id)
 
-    def write_send(self, node_id: int, request: pb.ShardWrite) -> pb.ShardWritten:
+    def write_send(self, node_id: int, message: WireMessage) -> WireMessage:
         """Have the leader of a shard append records."""
-        return self.call(node_id, "Write", request, pb.ShardWritten)
-
-    def read_send(self, node_id: int, request: ReadRequest) -> storage_pb2.RecordsReply:
-        """Have the leader of a shard read by offset, tag or key, as the request's type says."""
-        method = _READ_METHODS[type(request)]
-        return self.call(node_id, method, request, storage_pb2.RecordsReply)
+        return self.send(node_id, WRITE, message)
 
     def open_shards(
         self, node_id: int, topic_id: str, partitions: Sequence[int], revision: int

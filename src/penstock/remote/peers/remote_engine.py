@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
@@ -41,7 +41,6 @@ class RemoteEngine:
 
     seal_shard = _forwarded(calls.SEAL)
     shard_info = _forwarded(calls.INFO)
-    batch_write = _forwarded(calls.WRITE)
     read_by_offset = _forwarded(calls.READ)
     read_by_tag = _forwarded(calls.READ_BY_TAG)
     read_by_key = _forwarded(calls.READ_BY_KEY)
@@ -51,6 +50,12 @@ class RemoteEngine:
     delete_records_before = _forwarded(calls.DELETE_BEFORE)
     get_offset_by_timestamp = _forwarded(calls.OFFSET_AT)
     compact = _forwarded(calls.COMPACT)
+
+    def batch_write(
+        self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
+    ) -> Written:
+        message = calls.WRITE.encode(shard, records, producer=producer)
+        return calls.WRITE.decode(self.connections.write_send(self.node_id, message))
 
     def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:
         return self.batch_write(shard, [record], producer=producer)
