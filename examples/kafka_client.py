@@ -11,7 +11,7 @@ import tempfile
 from confluent_kafka import Consumer, Producer
 
 import penstock
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import SERVE, merge_settings
 
 WAIT_S = 60

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import SERVE, merge_settings
 
 README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")

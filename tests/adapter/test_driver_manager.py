@@ -10,6 +10,16 @@ import pytest
 from tests.adapter.bench import Bench
 
 from penstock.adapter.engine_adapter import EngineStorageAdapter
+from penstock.adapter.requests import (
+    Compact,
+    DeleteBefore,
+    DeleteByKey,
+    DeleteByOffset,
+    OffsetsAt,
+    QueryByKey,
+    ReadByKey,
+    ReadByTag,
+)
 from penstock.adapter.topics.partitioning import key_hash
 from penstock.engine.contract import AdapterOffsetStrategy
 from penstock.errors import (
@@ -81,12 +91,12 @@ def test_every_message_without_a_named_partition_advances_message_seq(bench: Ben
             manager.write(topic, Record(b"v"), partition=partition)  # opens the shard
         manager.write(topic, Record(b"v", key=b"k"))
         manager.write(topic, Record(b"v"))
-        assert manager.write_at_once(topic, Record(b"v")) is not None
+        assert manager.try_write(topic, Record(b"v")) is not None
         manager.batch_write(topic, [Record(b"v", key=b"k"), Record(b"v"), Record(b"v")])
         counted += 6
         assert manager.message_seq == counted, topic
         manager.write(topic, Record(b"v"), partition=0)
-        manager.write_at_once(topic, Record(b"v"), partition=0)
+        manager.try_write(topic, Record(b"v"), partition=0)
         manager.batch_write(topic, records(3), partition=0)
         assert manager.message_seq == counted, topic
     manager.batch_write_topics([("single", Record(b"v")), ("orders", Record(b"v"))])
@@ -104,9 +114,9 @@ def test_a_quick_write_that_is_left_to_a_thread_does_not_use_a_turn(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.create("synced", 3, flush="sync")
-    assert bench.manager.write_at_once("synced", Record(b"v")) is None
+    assert bench.manager.try_write("synced", Record(b"v")) is None
     monkeypatch.setattr(bench.engine, "try_write", lambda _shard, _record: None)
-    assert bench.manager.write_at_once("orders", Record(b"v")) is None
+    assert bench.manager.try_write("orders", Record(b"v")) is None
     assert bench.manager.message_seq == 0
     assert bench.manager.write("orders", Record(b"v")).partition == 0
 
@@ -225,49 +235,51 @@ def test_keys_are_found_over_all_partitions(bench: Bench) -> None:
     for number in range(7):
         bench.clock.advance(1)
         bench.manager.write("orders", Record(b"%d" % number, key=b"k"))
-    newest = bench.manager.read_by_key("orders", b"k")
+    newest = bench.manager.execute(ReadByKey("orders", b"k"))
     assert newest is not None
     assert (newest.value, newest.topic, newest.partition) == (b"6", "orders", 0)
-    history = bench.manager.query_message_by_key("orders", b"k", limit=5)
+    history = bench.manager.execute(QueryByKey("orders", b"k", limit=5))
     assert [message.value for message in history] == [b"6", b"5", b"4", b"3", b"2"]
     start = history[-1].timestamp_ms
-    span = bench.manager.query_message_by_key("orders", b"k", begin_ms=start, end_ms=start + 1000)
+    span = bench.manager.execute(QueryByKey("orders", b"k", begin_ms=start, end_ms=start + 1000))
     assert [message.value for message in span] == [b"3", b"2"]
-    assert bench.manager.delete_by_key("orders", b"k") == 7
-    assert bench.manager.read_by_key("orders", b"k") is None
+    assert bench.manager.execute(DeleteByKey("orders", b"k")) == 7
+    assert bench.manager.execute(ReadByKey("orders", b"k")) is None
 
 
 def test_tags_are_found_over_all_partitions_and_read_on(bench: Bench) -> None:
     batch = [Record(b"%d" % n, tags=("a",) if n % 2 else ("a/b",)) for n in range(30)]
     bench.manager.batch_write("orders", batch)
-    found = bench.manager.read_by_tag("orders", "a")
+    found = bench.manager.execute(ReadByTag("orders", "a"))
     assert sorted(int(message.value or b"") for message in found) == list(range(1, 30, 2))
     starts: dict[int, Offset] = {}
     paged = []
-    while page := bench.manager.read_by_tag("orders", "a", start_offset=starts, max_records=4):
+    while page := bench.manager.execute(
+        ReadByTag("orders", "a", start_offset=starts, max_records=4)
+    ):
         assert len(page) <= 4
         paged += page
         for message in page:
             starts[message.partition] = Offset(message.offset + 1)
     assert paged == found
-    one = bench.manager.read_by_tag("orders", "a", partition=1, start_offset=Offset(5))
+    one = bench.manager.execute(ReadByTag("orders", "a", partition=1, start_offset=Offset(5)))
     assert one == [m for m in found if m.partition == 1 and m.offset >= 5]
 
 
 def test_a_moment_is_found_in_every_partition(bench: Bench) -> None:
     for number in range(9):
         bench.manager.write("orders", Record(b"v", timestamp_ms=number * 100))
-    assert bench.manager.get_offset_by_timestamp("orders", 400) == {0: 2, 1: 1, 2: 1}
+    assert bench.manager.execute(OffsetsAt("orders", 400)) == {0: 2, 1: 1, 2: 1}
     earliest = AdapterOffsetStrategy.EARLIEST
-    assert bench.manager.get_offset_by_timestamp("orders", 9_999) == {0: 3, 1: 3, 2: 3}
-    assert bench.manager.get_offset_by_timestamp("orders", 9_999, earliest) == {0: 0, 1: 0, 2: 0}
+    assert bench.manager.execute(OffsetsAt("orders", 9_999)) == {0: 3, 1: 3, 2: 3}
+    assert bench.manager.execute(OffsetsAt("orders", 9_999, earliest)) == {0: 0, 1: 0, 2: 0}
 
 
 def test_records_are_deleted_by_offset_and_before_it(bench: Bench) -> None:
     bench.manager.batch_write("orders", records(9), partition=0)
-    assert bench.manager.delete_by_offset("orders", 0, Offset(4))
-    assert not bench.manager.delete_by_offset("orders", 0, Offset(4))
-    assert bench.manager.delete_records_before("orders", 0, Offset(2)) == 2
+    assert bench.manager.execute(DeleteByOffset("orders", 0, Offset(4)))
+    assert not bench.manager.execute(DeleteByOffset("orders", 0, Offset(4)))
+    assert bench.manager.execute(DeleteBefore("orders", 0, Offset(2))) == 2
     page = bench.manager.read_by_offset("orders", 0, Offset(0))
     assert [record.offset for record in page] == [2, 3, 5, 6, 7, 8]
     assert bench.manager.shard_info("orders", 0).earliest == 2
@@ -277,7 +289,7 @@ def test_a_compacted_topic_keeps_the_newest_of_each_key(bench: Bench) -> None:
     bench.create("table", 2, partitioner="key", cleanup="compact")
     for number in range(6):
         bench.manager.write("table", Record(b"%d" % number, key=b"k%d" % (number % 2)))
-    assert bench.manager.compact("table").records == 4
+    assert bench.manager.execute(Compact("table")).records == 4
 
 
 def test_groups_commit_by_topic_and_partition(bench: Bench) -> None:
@@ -304,12 +316,12 @@ def test_a_topic_that_does_not_exist_is_unknown_to_every_operation(bench: Bench,
         lambda: topics.write(name, Record(b"v")),
         lambda: topics.batch_write(name, records(2)),
         lambda: topics.read_by_offset(name, 0, Offset(0)),
-        lambda: topics.read_by_tag(name, "t"),
-        lambda: topics.read_by_key(name, key),
-        lambda: topics.query_message_by_key(name, key),
-        lambda: topics.delete_by_key(name, key),
-        lambda: topics.get_offset_by_timestamp(name, 0),
-        lambda: topics.compact(name),
+        lambda: topics.execute(ReadByTag(name, "t")),
+        lambda: topics.execute(ReadByKey(name, key)),
+        lambda: topics.execute(QueryByKey(name, key)),
+        lambda: topics.execute(DeleteByKey(name, key)),
+        lambda: topics.execute(OffsetsAt(name, 0)),
+        lambda: topics.execute(Compact(name)),
         lambda: topics.shard_info(name, 0),
     ]
     for call in calls:

@@ -7,6 +7,7 @@ import threading
 
 from tests.adapter.bench import Bench
 
+from penstock.adapter.requests import ReadByKey
 from penstock.errors import AlreadyExistsError, BusyError, RequestError
 from penstock.record import Offset, Record
 
@@ -37,7 +38,7 @@ class Restless:
         partition, offset = places[0]
         for record in self.bench.manager.read_by_offset(name, partition, Offset(0)):
             assert record.value == name.encode(), "another topic's record"
-        newest = self.bench.manager.read_by_key(name, b"k")
+        newest = self.bench.manager.execute(ReadByKey(name, b"k"))
         assert newest is None or newest.value == name.encode()
         self.bench.offsets.commit_offset("g", {(name, partition): offset})
 

@@ -13,7 +13,7 @@ from tests.api.conftest import KINDS
 import penstock
 from penstock import Store, aio
 from penstock.errors import ClosedError, DiskFullError
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 

@@ -11,7 +11,7 @@ import pytest
 from penstock import aio
 from penstock.aio.thread_pool import CALLS
 from penstock.errors import UnknownTopicError
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 Use = Callable[[aio.AsyncStore], Awaitable[None]]

@@ -117,7 +117,7 @@ def test_everybody_hears_that_the_topic_or_the_store_is_gone(tmp_path: Path) -> 
             *(nowhere.write(b"v") for _ in range(5)), return_exceptions=True
         )
         assert {type(one) for one in answers} == {UnknownTopicError}
-        store._store.close()
+        store._target.close()
         answers = await asyncio.gather(
             *(topic.write(b"v") for _ in range(5)), return_exceptions=True
         )

@@ -16,7 +16,7 @@ import penstock
 from penstock import Producer, Record, Store, StoreError, aio
 from penstock.api import Consumer, Topic
 from penstock.errors import BadRequestError, RequestError
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 NOT_TEXTS: Final = (None, 1, b"t", ["t"], "", "\ud800")

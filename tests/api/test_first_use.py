@@ -7,7 +7,7 @@ from pathlib import Path
 
 import penstock
 from penstock import aio
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import SERVE, merge_settings
 
 

@@ -23,7 +23,7 @@ from penstock.errors import (
     GroupNotEmptyError,
     UnknownGroupError,
 )
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.adapter.requests import ReadByKey
 from penstock.node.node import Node
 
 USER = Path(__file__).with_name("killed_store.py")
@@ -113,7 +114,7 @@ class Model:
         )
         assert [(r.offset, (r.value or b"").decode()) for r in found] == list(enumerate(expected))
         if expected:
-            newest = node.driver_manager.read_by_key(name, expected[-1].encode())
+            newest = node.driver_manager.execute(ReadByKey(name, expected[-1].encode()))
             assert newest is not None
         entry = node.handler.find(node.driver_manager.routes.find(name).shards[partition])
         ends = [0, *(segment.end_offset for segment in entry.segments)]

@@ -16,7 +16,7 @@ from penstock import Store, aio
 from penstock.api.long_poll import wait_for_records
 from penstock.platform import clock
 from penstock.platform.clock import SystemClock
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 from penstock.testing import ManualClock
 
@@ -86,13 +86,13 @@ def test_following_may_have_any_timeout(store: Store) -> None:
 
 
 class Slices:
-    """A backend that lets nobody wait for long."""
+    """A backend whose waits are short."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.waits: list[float] = []
 
-    def wait_for_records(self, _: str, positions: object, seconds: float) -> bool:
+    def wait_for_records(self, positions: object, seconds: float, *, namespace: str) -> bool:
         self.waits.append(seconds)
         self.clock.advance(min(seconds, 4.0))
         return len(self.waits) == 100

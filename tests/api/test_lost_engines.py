@@ -13,7 +13,7 @@ import penstock
 from penstock.cli import build
 from penstock.engine.engine_identity import EngineIdentities
 from penstock.errors import CorruptionError, ShardLostError
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 ENGINES = ("segment", "rocksdb")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 import penstock
+from penstock.adapter.requests import OffsetsAt
 from penstock.api import Consumer, EmbeddedBackend, Store
 from penstock.api.backend import TopicPartition
-from penstock.api.topic_info import PartitionInfo
-from penstock.engine.contract import AdapterOffsetStrategy
+from penstock.api.requests.node import Request
+from penstock.api.requests.topics import DescribePartition
 from penstock.errors import (
     BadRequestError,
     CorruptionError,
@@ -24,12 +26,15 @@ from penstock.errors import (
 from penstock.node.node import Node
 from penstock.record import Offset, StoredRecord
 
+R = TypeVar("R")
+
 
 class DeadPartitions(EmbeddedBackend):
     """A store of which some partitions are on a node that is down, or damaged."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
+        vars(self).update(read_by_offset=self._read, wait_for_records=self._wait)
         self.dead: dict[TopicPartition, StoreError] = {}
         self.damaged: dict[TopicPartition, int] = {}
 
@@ -37,40 +42,32 @@ class DeadPartitions(EmbeddedBackend):
         if at in self.dead:
             raise self.dead[at]
 
-    def partition_info(self, namespace: str, topic: str, partition: int) -> PartitionInfo:
-        self._check((topic, partition))
-        return super().partition_info(namespace, topic, partition)
+    def execute(self, request: Request[R]) -> R:
+        if isinstance(request, DescribePartition):
+            self._check((request.topic, request.partition))
+        if isinstance(request, OffsetsAt) and self.dead:
+            raise next(iter(self.dead.values()))
+        return super().execute(request)
 
-    def read(
-        self,
-        namespace: str,
-        topic: str,
-        partition: int,
-        offset: Offset,
-        max_records: int,
-        max_size: int,
+    def _read(
+        self, topic: str, partition: int, offset: Offset, *, max_records: int, namespace: str
     ) -> list[StoredRecord]:
         at = (topic, partition)
         self._check(at)
         bad = self.damaged.get(at)
         if bad == offset:
             raise CorruptionError("commitlog", position=17, reason="checksum")
-        found = super().read(namespace, topic, partition, offset, max_records, max_size)
-        return [one for one in found if bad is None or one.offset < bad or offset > bad]
+        page = self._drivers.read_by_offset(
+            topic, partition, offset, max_records=max_records, namespace=namespace
+        )
+        return [one for one in page if bad is None or one.offset < bad or offset > bad]
 
-    def offsets_at(
-        self, namespace: str, topic: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
-    ) -> dict[int, Offset]:
-        if self.dead:
-            raise next(iter(self.dead.values()))
-        return super().offsets_at(namespace, topic, timestamp_ms, strategy)
-
-    def wait_for_records(
-        self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
+    def _wait(
+        self, positions: Mapping[TopicPartition, Offset], seconds: float, *, namespace: str
     ) -> bool:
         for at in positions:
             self._check(at)
-        return super().wait_for_records(namespace, positions, seconds)
+        return self._drivers.wait_for_records(positions, seconds, namespace=namespace)
 
 
 @pytest.fixture

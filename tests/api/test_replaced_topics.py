@@ -11,11 +11,13 @@ import pytest
 import penstock
 from penstock import Store
 from penstock.api import Consumer, EmbeddedBackend
+from penstock.api.requests.groups import CommitOffsets, CommittedOffsets
+from penstock.api.requests.topics import LocateTopic
 from penstock.errors import BadRequestError, BusyError, TopicReplacedError, UnknownTopicError
 from penstock.record import Offset
 from penstock.remote import storage_pb2 as pb
-from penstock.remote import wire
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
+from penstock.remote.wire import records as wire
 from penstock.settings import EMBEDDED, merge_settings
 
 
@@ -152,29 +154,29 @@ def test_a_topic_that_never_stays_ends_the_commit(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = read_up(store, "t", values=1)
-    monkeypatch.setattr(consumer._backend, "locate_topic", lambda *_: ("another", 1))
-    monkeypatch.setattr(consumer._backend, "committed", lambda *_: {})
-    consumer._topic_ids["t"] = "yet another"
+    monkeypatch.setattr(consumer._places, "locate", lambda _: ("another", 1))
+    monkeypatch.setattr(consumer._places, "committed_of", lambda _: {})
+    consumer._places.topic_ids["t"] = "yet another"
     with pytest.raises(BusyError, match="created again"):
         consumer.commit()
 
 
 def test_the_id_is_looked_at_where_the_offset_gets_its_topic(directory: Path) -> None:
-    """Whoever asks first and commits then leaves time in between."""
+    """A caller that asks first and then commits leaves time in between."""
     with penstock.open(directory) as store:
         replace(store, "a", 1)
         replace(store, "b", 1)
         backend = store._backend
         assert isinstance(backend, EmbeddedBackend)
-        old = {"a": backend.locate_topic("default", "a")[0]}
+        old = {"a": backend.execute(LocateTopic("a"))[0]}
         replace(store, "a", 1)
         for offsets in ({("a", 0): Offset(1)}, {("b", 0): Offset(1), ("a", 0): Offset(1)}):
             with pytest.raises(TopicReplacedError, match="'a' was deleted and created again"):
-                backend.commit("default", "g", offsets, old)
-        assert backend.committed("default", "g", ["a", "b"]) == {}
-        new = {"a": backend.locate_topic("default", "a")[0]}
-        backend.commit("default", "g", {("a", 0): Offset(1)}, new)
-        assert backend.committed("default", "g", ["a"]) == {("a", 0): 1}
+                backend.execute(CommitOffsets("g", offsets, old))
+        assert backend.execute(CommittedOffsets("g", ["a", "b"])) == {}
+        new = {"a": backend.execute(LocateTopic("a"))[0]}
+        backend.execute(CommitOffsets("g", {("a", 0): Offset(1)}, new))
+        assert backend.execute(CommittedOffsets("g", ["a"])) == {("a", 0): 1}
 
 
 def test_ids_travel_with_positions_where_they_are_known() -> None:

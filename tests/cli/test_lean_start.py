@@ -24,7 +24,7 @@ SERVE: Final = """
 import sys
 from penstock.cli import build
 build("serve")
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import load_settings
 ports = {"server.port": 0, "server.http_port": 0, "kafka.port": 0}
 small = {"broker.commit_log_file_size": 16 << 20}

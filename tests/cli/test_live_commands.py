@@ -19,7 +19,7 @@ from tests.cli.conftest import Run
 import penstock
 from penstock.adapter.locations import Message
 from penstock.cli.commands import consume
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import load_settings
 
 pytestmark = pytest.mark.timeout(300)

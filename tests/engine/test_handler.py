@@ -51,7 +51,7 @@ class OtherNode:
         for partition in partitions:
             self.asked.append((node_id, f"open {topic_id}_{partition} at {revision}"))
 
-    def take_transaction_step(self, node_id: int, step: str) -> str:
+    def run_transaction_step(self, node_id: int, step: str) -> str:
         self.asked.append((node_id, step))
         return "done there"
 
@@ -315,9 +315,9 @@ def test_all_engines_are_closed_also_when_one_fails() -> None:
 def test_a_step_of_a_transaction_is_taken_where_it_belongs() -> None:
     other = OtherNode()
     bench = Bench(other)
-    assert bench.handler.take_transaction_step(NODE + 1, "step") == "done there"
+    assert bench.handler.run_transaction_step(NODE + 1, "step") == "done there"
     assert other.asked == [(NODE + 1, "step")]
     with pytest.raises(BusyError, match="no transactions"):
-        bench.handler.take_transaction_step(NODE, "step")
+        bench.handler.run_transaction_step(NODE, "step")
     bench.handler.transaction_steps = lambda step: f"{step} taken"
-    assert bench.handler.take_transaction_step(NODE, "step") == "step taken"
+    assert bench.handler.run_transaction_step(NODE, "step") == "step taken"

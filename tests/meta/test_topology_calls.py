@@ -28,7 +28,7 @@ from penstock.meta.topology_messages import (
 )
 from penstock.meta.watch import Update
 from penstock.record import ShardId
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 SOURCE = Path(__file__).parents[2] / "src"

@@ -49,10 +49,10 @@ def check_all_written(
     topic: str, chosen: Sequence[int], results: Mapping[int, Written | StoreError]
 ) -> dict[int, int]:
     """Return the first offset by partition; raise when a part was not written."""
-    firsts = {p: one.first for p, one in results.items() if isinstance(one, Written)}
+    firsts = {p: result.first for p, result in results.items() if isinstance(result, Written)}
     if len(firsts) == len(results):
         return {partition: int(first) for partition, first in firsts.items()}
-    errors = {p: one for p, one in results.items() if isinstance(one, StoreError)}
+    errors = {p: result for p, result in results.items() if isinstance(result, StoreError)}
     if any(isinstance(error, UnknownShardError) for error in errors.values()):
         raise UnknownTopicError(topic)  # deleted meanwhile, with its records
     if not firsts:

@@ -5,18 +5,15 @@
     Kafka            topic, partition ──▶ shard handle (entry, driver), kept per partition
                                       └──▶ driver ──▶ engine handler
 
-Methods are synchronous and may be called from any thread. A front end with an event loop runs what
-may wait for a device through `run_blocking`.
-
-Reads by key and tag cover all partitions of a topic. Records with one key are stored in one
-partition when the topic's partitioner is `key` (and its partitions never grew); otherwise they may
-be in several, and "newest" goes by the store's timestamp.
+Frequent operations are methods; `execute` runs all others, which are defined in `requests` and
+`penstock.api.requests`. Methods are synchronous and may be called from any thread. A front end with
+an event loop runs what may wait for a device through `run_blocking`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from penstock.adapter.batch_parts import (
     check_all_written,
@@ -25,8 +22,9 @@ from penstock.adapter.batch_parts import (
     check_records_are_records,
     cycle_to,
 )
-from penstock.adapter.locations import Locations, Message
+from penstock.adapter.locations import Locations
 from penstock.adapter.record_watch import RecordPositions, RecordWatch
+from penstock.adapter.requests import StoreRequest
 from penstock.adapter.shard_drivers import ShardDrivers
 from penstock.adapter.topics.admin import TopicAdmin
 from penstock.adapter.topics.cache import BrokerCacheManager
@@ -42,26 +40,20 @@ from penstock.adapter.topics.partitioning import (
     split_in_turn,
 )
 from penstock.adapter.topics.routes import TopicRoute, TopicRoutes
-from penstock.codec.validation import check_limit
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
-    AdapterOffsetStrategy,
-    ColumnQuery,
-    Compacted,
     Isolation,
     ShardInfo,
     Written,
 )
 from penstock.errors import PartialWriteError, StoreError
 from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.routing import GroupRouter
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.calls.blocking_pool import BlockingPool
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -83,6 +75,7 @@ class StorageDriverManager(ShardDrivers):
         self.admin: Final = admin
         self.offsets: Final = offsets
         self.groups: Final = groups
+        self.group_router: Final = GroupRouter(groups)
         self._sequence: Final = MessageSequence()
         self._pool: Final = pool
 
@@ -94,6 +87,10 @@ class StorageDriverManager(ShardDrivers):
     async def run_blocking(self, call: Callable[[], T]) -> T:
         """Run a call that may wait for a device in the node's pool of threads."""
         return await self._pool.run(call)
+
+    def execute(self, request: StoreRequest[T]) -> T:
+        """Run a request of any type."""
+        return request.run(self)
 
     # Writing
 
@@ -122,7 +119,7 @@ class StorageDriverManager(ShardDrivers):
             name = route.shards[partition]
         return Location(partition, route.driver.write(name, record, producer=producer).first)
 
-    def write_at_once(
+    def try_write(
         self,
         topic: str,
         record: Record,
@@ -142,7 +139,7 @@ class StorageDriverManager(ShardDrivers):
         if partition is None:
             is_single = route.partitions == 1
             partition = 0 if is_single else _choose(self._sequence.value, route, record)
-        written = route.driver.write_at_once(route.shard(partition), record)
+        written = route.driver.try_write(route.shard(partition), record)
         if written is None:
             return None
         if not is_named:
@@ -251,104 +248,6 @@ class StorageDriverManager(ShardDrivers):
             name, offset, max_records=max_records, max_size=max_size, isolation=isolation
         )
 
-    def read_columns(
-        self,
-        topic: str,
-        partition: int,
-        query: ColumnQuery,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> list[pa.RecordBatch] | None:
-        """Return records of one partition as Arrow columns; None where only rows can be had."""
-        route = self.routes.find(topic, namespace)
-        return route.driver.read_columns(route.shard(partition), query)
-
-    def read_by_tag(
-        self,
-        topic: str,
-        tag: str,
-        *,
-        partition: int | None = None,
-        start_offset: Offset | Mapping[int, Offset] = Offset(0),
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> list[Message]:
-        """Return records that carry exactly `tag`, of one partition or partition after partition,
-        `max_records` and about `max_size` in all. `start_offset` may differ by partition: to read
-        on, pass what follows the last record of each."""
-        check_limit(max_records, "max_records")
-        check_limit(max_size, "max_size")
-        route = self.routes.find(topic, namespace)
-        messages: list[Message] = []
-        left_size = max_size
-        for number in _partitions(route, partition):
-            start = start_offset
-            if isinstance(start, Mapping):
-                start = start.get(number, Offset(0))
-            page = route.driver.read_by_tag(
-                route.shards[number],
-                tag,
-                start_offset=start,
-                max_records=max_records - len(messages),
-                max_size=left_size,
-            )
-            messages += [Message(topic, number, record) for record in page]
-            left_size -= sum(len(record.value or b"") for record in page)
-            if len(messages) >= max_records or left_size <= 0:
-                break
-        return messages
-
-    def read_by_key(
-        self, topic: str, key: bytes, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> Message | None:
-        """Return the newest live record of `key`, or None."""
-        newest: Message | None = None
-        route = self.routes.find(topic, namespace)
-        for partition, name in enumerate(route.shards):
-            record = route.driver.read_by_key(name, key)
-            if record is not None and (newest is None or _age(record) > _age(newest.record)):
-                newest = Message(topic, partition, record)
-        return newest
-
-    def query_message_by_key(
-        self,
-        topic: str,
-        key: bytes,
-        *,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
-        limit: int = 64,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> list[Message]:
-        """Return the live records of `key` in a range of time, newest first."""
-        route = self.routes.find(topic, namespace)
-        messages = [
-            Message(topic, partition, record)
-            for partition, name in enumerate(route.shards)
-            for record in route.driver.query_by_key(
-                name, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
-            )
-        ]
-        # The sort is stable: within a partition the order stays that of the offsets.
-        messages.sort(key=lambda message: message.record.store_timestamp_ms, reverse=True)
-        return messages[:limit]
-
-    def get_offset_by_timestamp(
-        self,
-        topic: str,
-        timestamp_ms: int,
-        strategy: AdapterOffsetStrategy = AdapterOffsetStrategy.LATEST,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> dict[int, Offset]:
-        """Return, for each partition, the offset of the first record that is not older."""
-        route = self.routes.find(topic, namespace)
-        return {
-            partition: route.driver.get_offset_by_timestamp(name, timestamp_ms, strategy)
-            for partition, name in enumerate(route.shards)
-        }
-
     def shard_info(
         self, topic: str, partition: int, *, namespace: str = DEFAULT_NAMESPACE
     ) -> ShardInfo:
@@ -391,39 +290,6 @@ class StorageDriverManager(ShardDrivers):
             for (topic, partition), offset in positions.items()
         }
 
-    def end_waits(self) -> None:
-        """End all waits for records, now and from now on: for a node that is about to stop."""
-        self._engine_storage_handler.end_waits()
-
-    # Deleting
-
-    def delete_by_key(self, topic: str, key: bytes, *, namespace: str = DEFAULT_NAMESPACE) -> int:
-        """Delete every record of `key`; return how many there were."""
-        route = self.routes.find(topic, namespace)
-        return sum(route.driver.delete_by_key(name, key) for name in route.shards)
-
-    def delete_by_offset(
-        self, topic: str, partition: int, offset: Offset, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> bool:
-        """Delete one record; return whether it was there."""
-        route = self.routes.find(topic, namespace)
-        return route.driver.delete_by_offset(route.shard(partition), offset)
-
-    def delete_records_before(
-        self, topic: str, partition: int, offset: Offset, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> Offset:
-        """Delete the records of a partition before `offset`; return its new earliest offset."""
-        route = self.routes.find(topic, namespace)
-        return route.driver.delete_records_before(route.shard(partition), offset)
-
-    def compact(self, topic: str, *, namespace: str = DEFAULT_NAMESPACE) -> Compacted:
-        """Remove superseded records of a topic with `cleanup = "compact"`."""
-        route = self.routes.find(topic, namespace)
-        results = [route.driver.compact(name) for name in route.shards]
-        return Compacted(
-            sum(result.records for result in results), sum(result.size for result in results)
-        )
-
 
 def _choose(number: int, route: TopicRoute, record: Record) -> int:
     """Return the partition of the message with this number in `message_seq`."""
@@ -439,14 +305,3 @@ def _write_parts(route: TopicRoute, parts: Parts) -> dict[int, Written | StoreEr
 
 def _by_partition(error: PartialWriteError) -> list[tuple[int, StoreError]]:
     return [(place, cause) for place, cause in error.errors.items() if isinstance(place, int)]
-
-
-def _partitions(route: TopicRoute, partition: int | None) -> Sequence[int]:
-    if partition is None:
-        return range(route.partitions)
-    route.shard(partition)
-    return (partition,)
-
-
-def _age(record: StoredRecord) -> tuple[int, int]:
-    return record.store_timestamp_ms, record.timestamp_ms

@@ -1,8 +1,10 @@
 """`EngineStorageAdapter`: the driver of one storage type over the engines of the cluster.
 
-It implements `StorageAdapter` by delegating to `StorageEngineHandler`. The operations are the
-handler's own bound methods, taken once, so that the driver adds no call to a write or a read. What
-differs between storage types for a caller, namely what may wait for a device, is decided here.
+The operations are the bound methods of `StorageEngineHandler`, which defines and documents them, so
+that the driver adds no call to a write or a read. Those that name a shard raise `UnknownShardError`
+when it does not exist. What differs between storage types for a caller, namely what may wait for a
+device, is decided here: a front end with an event loop asks `write_may_wait` or `read_may_wait`
+first, and calls what may wait through `StorageDriverManager.run_blocking`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class EngineStorageAdapter:
         self.stable_info: Final = handler.stable_info
         # Writing
         self.write: Final = handler.write
-        self.write_at_once: Final = handler.write_at_once
+        self.try_write: Final = handler.try_write
         self.batch_write: Final = handler.batch_write
         self.batch_write_parts: Final = handler.batch_write_parts
         # Reading

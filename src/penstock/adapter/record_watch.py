@@ -23,11 +23,11 @@ ELSEWHERE_PAUSE_S: Final = 1.0
 class RecordPositions:
     """Offsets in shards, and whether there is something to read from there on."""
 
-    def __init__(self, handler: StorageEngineHandler, wanted: Mapping[str, Offset]) -> None:
+    def __init__(self, handler: StorageEngineHandler, positions: Mapping[str, Offset]) -> None:
         """`wanted` has offsets by shard name. Raises `UnknownShardError`."""
         self._handler: Final = handler
         self._entries: Final[dict[ShardEntry, Offset]] = {
-            handler.find(name): offset for name, offset in wanted.items()
+            handler.find(name): offset for name, offset in positions.items()
         }
 
     @property
@@ -37,18 +37,18 @@ class RecordPositions:
     def has_records(self) -> bool:
         """Ask the engines, here or on other nodes."""
         info = self._handler.stable_info
-        return any(info(entry.name).commit > at for entry, at in self._entries.items())
+        return any(info(entry.name).commit > offset for entry, offset in self._entries.items())
 
     def has_news(self) -> bool:
         """Say whether records were written through this node. A shard that was deleted is news,
         too: its reader must look again."""
         stable_until = self._handler.limits.stable_until
-        for entry, at in self._entries.items():
+        for entry, offset in self._entries.items():
             if entry.meta is None:
                 return True
-            if entry.end_offset > at:
+            if entry.end_offset > offset:
                 stable = stable_until(entry.name)
-                if stable is None or stable > at:
+                if stable is None or stable > offset:
                     return True
         return False
 
@@ -71,19 +71,16 @@ class RecordWatch(RecordPositions):
     def __init__(
         self,
         handler: StorageEngineHandler,
-        wanted: Mapping[str, Offset],
+        positions: Mapping[str, Offset],
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(handler, wanted)
-        self._watch: Final = AppendSubscription(handler.cache, list(wanted), wake)
+        super().__init__(handler, positions)
+        self.close: Final = AppendSubscription(handler.cache, list(positions), wake).close
 
     @property
     def is_over(self) -> bool:
         """Whether the node is about to stop, and calls wait for records no longer."""
         return self._handler.waits_ended
-
-    def close(self) -> None:
-        self._watch.close()
 
     def __enter__(self) -> Self:
         return self

@@ -24,6 +24,11 @@ class ShardDrivers:
         self.node_id: Final = driver_list.handler.node_id
         self.storage_cache: Final[StorageCacheManager] = driver_list.handler.cache
         self._engine_storage_handler: Final[StorageEngineHandler] = driver_list.handler
+        self.limits: Final[StableOffsets] = driver_list.handler.limits
+        """What open and aborted transactions hide from readers of committed records."""
+        self.run_transaction_step: Final = driver_list.handler.run_transaction_step
+        self.release_readers: Final = driver_list.handler.note_released
+        self.end_waits: Final = driver_list.handler.end_waits
 
     def open_partition(self, topic: Topic, partition: int) -> ShardHandle | None:
         """Return the shard of a partition; None while it is not created."""
@@ -37,21 +42,6 @@ class ShardDrivers:
         entry = self._engine_storage_handler.find(shard_name)
         return ShardHandle(entry, self.driver_list[entry.topic.storage_type])
 
-    # Transactions
-
-    @property
-    def limits(self) -> StableOffsets:
-        """What open and aborted transactions hide from readers of committed records."""
-        return self._engine_storage_handler.limits
-
     def serve_transaction_steps(self, serve: Callable[[str], str]) -> None:
         """Let `serve` do this node's part of transactions that other nodes coordinate."""
         self._engine_storage_handler.transaction_steps = serve
-
-    def run_transaction_step(self, node_id: int, step: str) -> str:
-        """Have a node, this one or another, do its part of a transaction; return its response."""
-        return self._engine_storage_handler.take_transaction_step(node_id, step)
-
-    def release_readers(self, shard_name: str) -> None:
-        """Wake those that wait for records of a shard: a transaction that hid some has ended."""
-        self._engine_storage_handler.note_released(shard_name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.adapter.protocol import StorageAdapter
+from penstock.adapter.engine_adapter import EngineStorageAdapter
 from penstock.engine.routing.storage_cache import ShardEntry
 
 
 class ShardHandle:
-    """Stays valid while the shard exists; `entry.meta` is None once it was deleted.
+    """Stays valid while the shard exists; `entry.meta` is None after its deletion.
 
     A caller that uses a shard for many requests keeps the handle (or its two fields) and calls the
     driver with them, so that a request looks up neither the topic nor the driver.
@@ -17,7 +17,7 @@ class ShardHandle:
 
     __slots__ = ("driver", "entry")
 
-    def __init__(self, entry: ShardEntry, driver: StorageAdapter) -> None:
+    def __init__(self, entry: ShardEntry, driver: EngineStorageAdapter) -> None:
         self.entry: Final = entry
         self.driver: Final = driver
 

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import wraps
 from types import TracebackType
-from typing import Final, Self
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
 from penstock.adapter.locations import Message
 from penstock.aio.thread_pool import CallExecutor
 from penstock.api import Consumer
 from penstock.api.consumer import PAGE
-from penstock.api.consumer_options import Start
 from penstock.api.validation import as_seconds
-from penstock.errors import ClosedError, StoreError
+from penstock.errors import ClosedError
 from penstock.record import Offset
 
 _SLICE_S: Final = 1.0
 """How long a thread waits for a coroutine that may have been cancelled."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_pool(
+    method: Callable[Concatenate[Consumer, P], R],
+) -> Callable[Concatenate[AsyncConsumer, P], Coroutine[object, None, R]]:
+    """As `pooled.in_pool`, for a consumer that opens with its first call."""
+
+    @wraps(method)
+    async def call(self: AsyncConsumer, /, *arguments: P.args, **named: P.kwargs) -> R:
+        return await self._calls.run(method, await self._opened(), *arguments, **named)
+
+    return call
 
 
 class AsyncConsumer:
@@ -31,8 +46,8 @@ class AsyncConsumer:
         self._closed = False
 
     def __repr__(self) -> str:
-        found = "not opened yet" if self._consumer is None else repr(self._consumer)
-        return f"<AsyncConsumer: {found}>"
+        state = "not opened yet" if self._consumer is None else repr(self._consumer)
+        return f"<AsyncConsumer: {state}>"
 
     async def _opened(self) -> Consumer:
         if self._consumer is None:
@@ -63,8 +78,8 @@ class AsyncConsumer:
             await self.check_errors()
 
     async def follow(self, timeout: float | None = None) -> AsyncIterator[Message]:  # noqa: ASYNC109 - as penstock.Consumer.follow
-        """Iterate for ever, waiting for records; with `timeout`, until none came for so many
-        seconds."""
+        """Iterate without an end, waiting for records; with `timeout`, until none arrived for that
+        many seconds."""
         seconds = _SLICE_S if timeout is None else as_seconds(timeout, "timeout")
         while not self._closed:
             async for message in self._messages(seconds):
@@ -90,17 +105,9 @@ class AsyncConsumer:
             page = await self._calls.wait(consumer.fetch, min(left, _SLICE_S), max_records)
         return page
 
-    async def errors(self) -> dict[tuple[str, int], StoreError]:
-        """Return why partitions cannot be read at the moment."""
-        return (await self._opened()).errors()
-
-    async def check_errors(self) -> None:
-        """Raise the first of `errors`, if there is one."""
-        (await self._opened()).check_errors()
-
-    async def skip(self, topic: str, partition: int) -> Offset:
-        """Pass over the record that cannot be read; return the offset that comes next."""
-        return (await self._opened()).skip(topic, partition)
+    errors = _in_pool(Consumer.errors)
+    check_errors = _in_pool(Consumer.check_errors)
+    skip = _in_pool(Consumer.skip)
 
     # Positions
 
@@ -108,30 +115,11 @@ class AsyncConsumer:
         """Return the next offset to read, by topic and partition."""
         return (await self._opened()).positions
 
-    async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
-        """See `penstock.Consumer.commit`."""
-        consumer = await self._opened()
-        await self._calls.run(consumer.commit, offsets)
-
-    async def committed(self) -> dict[tuple[str, int], Offset]:
-        """See `penstock.Consumer.committed`."""
-        consumer = await self._opened()
-        return await self._calls.run(consumer.committed)
-
-    async def seek(self, topic: str, partition: int, offset: int) -> None:
-        """See `penstock.Consumer.seek`."""
-        consumer = await self._opened()
-        await self._calls.run(consumer.seek, topic, partition, offset)
-
-    async def seek_to(self, start: Start) -> None:
-        """See `penstock.Consumer.seek_to`."""
-        consumer = await self._opened()
-        await self._calls.run(consumer.seek_to, start)
-
-    async def lag(self) -> dict[tuple[str, int], int]:
-        """See `penstock.Consumer.lag`."""
-        consumer = await self._opened()
-        return await self._calls.run(consumer.lag)
+    commit = _in_pool(Consumer.commit)
+    committed = _in_pool(Consumer.committed)
+    seek = _in_pool(Consumer.seek)
+    seek_to = _in_pool(Consumer.seek_to)
+    lag = _in_pool(Consumer.lag)
 
     async def close(self) -> None:
         """Stop reading and leave the group; nothing is committed by this."""

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from penstock.aio.thread_pool import CallExecutor
 from penstock.api import Topic
-from penstock.api.topic import write_at_once
+from penstock.api.topic import try_write
 from penstock.errors import PartialWriteError, RequestError, StoreError
 from penstock.record import Location, Record
 
@@ -62,11 +62,11 @@ class WriteCoalescer:
         self._running: Final[set[asyncio.Task[None]]] = set()
         self._run = 0
 
-    def write_at_once(self, topic: Topic, record: Record, partition: int | None) -> Location | None:
+    def try_write(self, topic: Topic, record: Record, partition: int | None) -> Location | None:
         """Write a record inline; None if that may block or would overtake pending writes."""
         if (asyncio.get_running_loop(), topic.name, partition) in self._lanes:
             return None
-        return write_at_once(topic, record, partition)
+        return try_write(topic, record, partition)
 
     def is_long_run(self) -> bool:
         """Count an inline write; return whether the coroutine should yield."""
@@ -159,7 +159,9 @@ def write_group(topic: Topic, records: Sequence[Record], partition: int | None) 
 def _with_the_rest(
     topic: Topic, records: Sequence[Record], partition: int | None, error: PartialWriteError
 ) -> list[Answer]:
-    failures = [one for one in error.errors.values() if not isinstance(one, RequestError)]
+    failures = [
+        failure for failure in error.errors.values() if not isinstance(failure, RequestError)
+    ]
 
     def answer(record: Record, location: Location | None) -> Answer:
         if location is not None:
@@ -167,7 +169,7 @@ def _with_the_rest(
         # The failed partition is unknown: do not retry, to avoid duplicates.
         return failures[0] if failures else _write_alone(topic, record, partition)
 
-    return [answer(*each) for each in zip(records, error.locations, strict=True)]
+    return [answer(*pair) for pair in zip(records, error.locations, strict=True)]
 
 
 def _write_alone(topic: Topic, record: Record, partition: int | None) -> Answer:

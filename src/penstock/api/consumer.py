@@ -31,7 +31,6 @@ A consumer may be used from one thread at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from threading import Event
 from types import TracebackType
 from typing import Final, Self
@@ -49,8 +48,8 @@ from penstock.api.consumer_options import (
 from penstock.api.group_membership import SETTLE_S, Membership, Pending
 from penstock.api.long_poll import SLICE_S
 from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
-from penstock.api.timestamps import to_timestamp_ms
-from penstock.api.topic_info import PartitionInfo
+from penstock.api.partition_positions import PartitionPositions
+from penstock.api.requests.groups import CommitOffsets
 from penstock.api.validation import (
     as_seconds,
     check_mapping,
@@ -59,7 +58,6 @@ from penstock.api.validation import (
     check_places,
 )
 from penstock.codec.validation import check_limit, check_offset
-from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
 from penstock.errors import (
     BadRequestError,
     BusyError,
@@ -78,9 +76,6 @@ MEMBER_SLICE_S: Final = 1.0
 RETRY_S: Final = 0.5
 _COMMIT_TRIES: Final = 10
 _CHANGES_MAX: Final = 8
-_NOWHERE: Final = Offset(-1)
-"""An offset that is never a position."""
-
 
 _PLAIN: Final = ConsumerOptions()
 
@@ -109,21 +104,13 @@ class Consumer:
         self._backend: Final = backend
         self._namespace: Final = namespace
         self._options: Final = options
-        self._start: Final = options.start
         self._clock: Final = SystemClock()
-        self._mine: set[TopicPartition] | None = assigned_partitions(options.assign, self.topics)
-        """The partitions of this consumer; None: all."""
-        self._positions: dict[TopicPartition, Offset] = {}
-        self._unplaced: dict[TopicPartition, Start] = {}
-        """Partitions without a position: their bounds were not available yet."""
         self._errors: Final = PartitionErrors(self._clock, options.on_error)
-        self._committed: dict[TopicPartition, Offset] = {}
-        self._topic_ids: dict[str, str] = {}
-        """Ids of the topics of the positions, by name."""
-        self._first_counts: dict[str, int] = {}
-        """Partition counts of the topics when first seen."""
-        self._expected: dict[TopicPartition, Offset] = {}
-        """The positions after the page that is being returned."""
+        self._places: Final = PartitionPositions(
+            backend, namespace, group, options.start, self._errors, self._clock
+        )
+        self._places.mine = assigned_partitions(options.assign, self.topics)
+        self._positions: Final = self._places.positions
         self._turn = 0
         self._closed = False
         self._membership: Membership | None = None
@@ -137,8 +124,8 @@ class Consumer:
 
     def _join(self) -> None:
         for topic in self.topics:
-            self._backend.locate_topic(self._namespace, topic)  # before anything else is changed
-        self._mine = set()
+            self._places.locate(topic)  # before anything else is changed
+        self._places.mine = set()
         membership = Membership(
             self._backend, self._namespace, self.group, self.topics, self._options.member
         )
@@ -196,9 +183,9 @@ class Consumer:
         """Skip the unreadable record of a partition in `errors`; return the next offset that is
         read."""
         self._check_open()
-        at = (topic, partition)
-        error = self._errors.get(at)
-        position = self._positions.get(at)
+        place = (topic, partition)
+        error = self._errors.get(place)
+        position = self._positions.get(place)
         if error is None or position is None:
             raise BadRequestError(
                 f"partition {partition} of {topic!r} has no record to skip; see errors(), or use "
@@ -207,8 +194,8 @@ class Consumer:
         following = position + 1
         if isinstance(error, UnreadableContentError):
             following = max(following, error.next_offset)
-        self._positions[at] = Offset(following)
-        self._errors.clear(at)
+        self._positions[place] = Offset(following)
+        self._errors.clear(place)
         return Offset(following)
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
@@ -222,7 +209,7 @@ class Consumer:
             self._commit_positions()
             return
         check_mapping(offsets)
-        news = {at: Offset(offset) for at, offset in offsets.items()}
+        news = {place: Offset(offset) for place, offset in offsets.items()}
         if news:
             try:
                 self._commit(news, {})
@@ -232,7 +219,7 @@ class Consumer:
 
     def committed(self) -> dict[TopicPartition, Offset]:
         """Return the committed offsets of the group, without partitions that have none."""
-        return self._backend.committed(self._namespace, self.group, self.topics)
+        return self._places.committed_of(self.topics)
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Continue reading at `offset`."""
@@ -241,13 +228,13 @@ class Consumer:
         check_offset(offset)
         if topic not in self.topics:
             raise BadRequestError(f"this consumer does not read topic {topic!r}")
-        self._assign_topic(topic)  # where to read on is said of the topic that is there now
-        at = (topic, partition)
-        if at not in self._positions and at not in self._unplaced:
+        self._places.assign_topic(topic)  # where to read on is said of the topic that is there now
+        place = (topic, partition)
+        if place not in self._positions and place not in self._places.unplaced:
             raise BadRequestError(f"this consumer does not read partition {partition} of {topic!r}")
-        self._unplaced.pop(at, None)
-        self._errors.clear(at)
-        self._positions[at] = Offset(offset)
+        self._places.unplaced.pop(place, None)
+        self._errors.clear(place)
+        self._positions[place] = Offset(offset)
 
     def seek_to(self, start: Start) -> None:
         """Continue reading all partitions at the start, the end or a timestamp."""
@@ -255,20 +242,20 @@ class Consumer:
         check_start(start)
         self._assign()
         for topic in self.topics:
-            known = self._all_mine()
-            self._place(topic, [p for name, p in known if name == topic], start)
+            known = self._places.all_mine()
+            self._places.place(topic, [p for name, p in known if name == topic], start)
 
     def lag(self) -> dict[TopicPartition, int]:
         """Return the offsets between each position and the end, without partitions whose end is
         unavailable (see `errors`)."""
         self._assign()
-        found = {}
-        for at, offset in list(self._positions.items()):
-            info = self._info(at)
+        lags = {}
+        for place, offset in list(self._positions.items()):
+            info = self._places.info(place)
             if info is not None:
-                found[at] = max(0, info.commit - max(offset, info.earliest))
+                lags[place] = max(0, info.commit - max(offset, info.earliest))
         self._errors.check_any_read(self._positions)
-        return found
+        return lags
 
     def close(self) -> None:
         """Stop reading and leave the group; without a commit."""
@@ -303,15 +290,15 @@ class Consumer:
 
     def hand_out(self, page: Sequence[Message]) -> Iterator[Message]:
         """Yield the records of `fetch`; a position advances when its record is yielded."""
-        expected = self._expected = dict(self._positions)
+        expected = self._places.expected = dict(self._positions)
         membership = self._membership
         for message in page:
             if membership is not None:
                 membership.last_poll = self._clock.monotonic()
-            at = (message.topic, message.partition)
-            if self._positions.get(at) != expected.get(at):
+            place = (message.topic, message.partition)
+            if self._positions.get(place) != expected.get(place):
                 continue  # sought, or another topic: the rest of this partition is not wanted
-            self._positions[at] = expected[at] = Offset(message.offset + 1)
+            self._positions[place] = expected[place] = Offset(message.offset + 1)
             yield message
             if self._closed:
                 return
@@ -320,7 +307,7 @@ class Consumer:
         """Commit the offsets of handled records; used with `fetch`. False: a topic was created
         again; nothing was committed, and the next records are from the new topic."""
         try:
-            self._commit(dict(offsets), self._topic_ids)
+            self._commit(dict(offsets), self._places.topic_ids)
         except TopicReplacedError:
             self._assign()
             return False
@@ -332,88 +319,79 @@ class Consumer:
         while True:
             self._check_open()
             self._follow_group()
-            if self._errors and all(at in self._errors for at in self._all_mine()):
+            if self._errors and all(place in self._errors for place in self._places.all_mine()):
                 self._errors.retry_now()  # so that a raised error is current
             self._assign()
-            found = self._read(max_records)
+            messages = self._read(max_records)
             left = deadline - self._clock.monotonic()
-            if found or left <= 0:
-                return found
+            if messages or left <= 0:
+                return messages
             if self._wait(left):
                 self._follow_group()
-                found = self._read(max_records)
-                if found:
-                    return found
+                messages = self._read(max_records)
+                if messages:
+                    return messages
                 self._skip_holes()
 
     def _wait(self, seconds: float) -> bool:
         """Wait for records for a while; return whether there are any."""
         if self._membership is not None:
             seconds = min(seconds, MEMBER_SLICE_S)
-        if self._errors or self._unplaced:
+        if self._errors or self._places.unplaced:
             seconds = min(seconds, RETRY_S)
-        readable = {at: one for at, one in self._positions.items() if at not in self._errors}
+        readable = {
+            place: offset for place, offset in self._positions.items() if place not in self._errors
+        }
         if not readable:
             self._clock.wait(Event(), min(seconds, RETRY_S))
             return False
         try:
             slice_s = min(seconds, SLICE_S)
-            return self._backend.wait_for_records(self._namespace, readable, slice_s)
+            return self._backend.wait_for_records(readable, slice_s, namespace=self._namespace)
         except RetryableError:
             # The next read says which partition it is.
             self._clock.wait(Event(), min(seconds, RETRY_S))
             return False
 
     def _read(self, max_records: int) -> list[Message]:
-        found: list[Message] = []
-        parts = [at for at in self._positions if self._errors.is_due(at)]
+        messages: list[Message] = []
+        parts = [place for place in self._positions if self._errors.is_due(place)]
         if parts:
             # Each call begins with another partition, so that a busy one does not starve the
             # others.
             self._turn = (self._turn + 1) % len(parts)
             parts = [*parts[self._turn :], *parts[: self._turn]]
-        for at in parts:
-            if len(found) >= max_records:
+        for place in parts:
+            if len(messages) >= max_records:
                 break
-            page = self._read_partition(at, max_records - len(found))
-            found += [Message(*at, record) for record in page]
-        if not found:
-            self._errors.check_any_read(self._all_mine())
-        return found
+            page = self._read_partition(place, max_records - len(messages))
+            messages += [Message(*place, record) for record in page]
+        if not messages:
+            self._errors.check_any_read(self._places.all_mine())
+        return messages
 
-    def _all_mine(self) -> list[TopicPartition]:
-        return [*self._positions, *self._unplaced]
-
-    def _read_partition(self, at: TopicPartition, max_records: int) -> list[StoredRecord]:
+    def _read_partition(self, place: TopicPartition, max_records: int) -> list[StoredRecord]:
         """Return records of a partition; none if it cannot be read (see `errors`)."""
         began = self._clock.monotonic()
         try:
-            page = self._backend.read(
-                self._namespace, *at, self._positions[at], max_records, SIZE_PER_READ
+            page = self._backend.read_by_offset(
+                *place, self._positions[place], max_records=max_records, namespace=self._namespace
             )
         except OF_PARTITION as error:
-            self._errors.add(at, error, began)
+            self._errors.add(place, error, began)
             return []
-        self._errors.clear(at)
+        self._errors.clear(place)
         return page
-
-    def _info(self, at: TopicPartition) -> PartitionInfo | None:
-        began = self._clock.monotonic()
-        try:
-            return self._backend.partition_info(self._namespace, *at)
-        except OF_PARTITION as error:
-            self._errors.add(at, error, began)
-            return None
 
     def _skip_holes(self) -> None:
         """Skip deleted records at the end of a partition; a wait there would return immediately."""
-        for at, position in list(self._positions.items()):
-            info = self._info(at) if at not in self._errors else None
+        for place, position in list(self._positions.items()):
+            info = self._places.info(place) if place not in self._errors else None
             # Read after that look: a record that came in between is not passed over.
-            if info is None or info.commit <= position or self._read_partition(at, 1):
+            if info is None or info.commit <= position or self._read_partition(place, 1):
                 continue
-            if at not in self._errors:
-                self._positions[at] = info.commit
+            if place not in self._errors:
+                self._positions[place] = info.commit
 
     # The group
 
@@ -423,7 +401,7 @@ class Consumer:
         if membership is None:
             return
         self._apply_pending(membership)
-        if not self._mine:
+        if not self._places.mine:
             membership.poll_coordinator(SETTLE_S)
             self._apply_pending(membership)
 
@@ -432,11 +410,11 @@ class Consumer:
             pending = membership.pending()
             if pending is None:
                 return
-            assert self._mine is not None, "a member has partitions of its own"
+            assert self._places.mine is not None, "a member has partitions of its own"
             if pending.revoked:
                 self._revoke(pending)
-            self._mine |= pending.assigned
-            membership.set_owned(self._mine, pending)
+            self._places.mine |= pending.assigned
+            membership.set_owned(self._places.mine, pending)
             if pending.assigned:
                 self._assign()
                 self._call(self._options.on_assigned, pending.assigned)
@@ -445,10 +423,10 @@ class Consumer:
         options = self._options
         lost = options.on_lost or options.on_revoked
         self._call(lost if pending.is_lost else options.on_revoked, pending.revoked)
-        assert self._mine is not None, "a member has partitions of its own"
-        self._mine -= pending.revoked
-        for at in pending.revoked:
-            self._forget_partition(at)
+        assert self._places.mine is not None, "a member has partitions of its own"
+        self._places.mine -= pending.revoked
+        for place in pending.revoked:
+            self._places.drop_partition(place)
 
     @staticmethod
     def _call(callback: OnPartitions | None, partitions: Iterable[TopicPartition]) -> None:
@@ -460,14 +438,14 @@ class Consumer:
     def _commit_positions(self) -> None:
         for _ in range(_COMMIT_TRIES):
             news = {
-                at: offset
-                for at, offset in self._positions.items()
-                if self._committed.get(at) != offset
+                place: offset
+                for place, offset in self._positions.items()
+                if self._places.committed.get(place) != offset
             }
             if not news:
                 return
             try:
-                self._commit(news, self._topic_ids)
+                self._commit(news, self._places.topic_ids)
             except TopicReplacedError:
                 self._assign()
             else:
@@ -479,101 +457,22 @@ class Consumer:
 
     def _commit(self, news: dict[TopicPartition, Offset], topic_ids: Mapping[str, str]) -> None:
         if self._membership is None:
-            self._backend.commit(self._namespace, self.group, news, topic_ids)
+            self._backend.execute(
+                CommitOffsets(self.group, news, topic_ids, namespace=self._namespace)
+            )
         else:
             self._membership.commit(news, topic_ids)
-        self._committed.update(news)
+        self._places.committed.update(news)
 
     def _assign(self) -> None:
-        counts = {topic: self._assign_topic(topic) for topic in self.topics}
+        counts = {topic: self._places.assign_topic(topic) for topic in self.topics}
         membership = self._membership
         if membership is not None and membership.update_partition_counts(counts):
             membership.wait_for_rebalance(SETTLE_S)
             self._apply_pending(membership)
-        self._errors.keep(self._all_mine())
-        for at in [at for at in self._unplaced if self._errors.is_due(at)]:
-            self._place(at[0], [at[1]], self._unplaced[at])
-
-    def _assign_topic(self, topic: str) -> int:
-        """Add new partitions at the group's offset or the start; restart a topic that was deleted
-        and created again. Return its partition count."""
-        topic_id, count = self._backend.locate_topic(self._namespace, topic)
-        known_id = self._topic_ids.get(topic)
-        is_known = known_id == topic_id
-        fresh = [
-            p
-            for p in range(count)
-            if (self._mine is None or (topic, p) in self._mine)
-            and not (is_known and self._is_placed((topic, p)))
-        ]
-        if is_known and not fresh:
-            return count
-        committed: dict[TopicPartition, Offset] = {}
-        if fresh:
-            committed = self._backend.committed(self._namespace, self.group, [topic])
-        known = {at: offset for at, offset in committed.items() if at[1] in fresh}
-        # All of it after the calls that may fail: until then the old positions keep their topic.
-        if not is_known:
-            self._forget(topic)
-            self._first_counts[topic] = count if known_id is None else 0
-        self._topic_ids[topic] = topic_id
-        self._positions.update(known)
-        self._committed.update(known)
-        missing = [p for p in fresh if (topic, p) not in known]
-        # What came later, a partition or another topic, is read from its beginning, whatever the
-        # start was.
-        first = self._first_counts[topic]
-        self._place(topic, [p for p in missing if p < first], self._start)
-        self._place(topic, [p for p in missing if p >= first], "earliest")
-        return count
-
-    def _is_placed(self, at: TopicPartition) -> bool:
-        return at in self._positions or at in self._unplaced
-
-    def _forget(self, topic: str) -> None:
-        for at in [at for at in (*self._positions, *self._unplaced) if at[0] == topic]:
-            self._forget_partition(at)
-
-    def _forget_partition(self, at: TopicPartition) -> None:
-        self._positions.pop(at, None)
-        self._unplaced.pop(at, None)
-        self._committed.pop(at, None)
-        self._errors.clear(at)
-        self._expected[at] = _NOWHERE
-
-    def _place(self, topic: str, partitions: Sequence[int], start: Start) -> None:
-        """Place partitions at `start`; those with unavailable bounds follow later."""
-        if not partitions:
-            return
-        if isinstance(start, str):
-            infos = {p: self._info((topic, p)) for p in partitions}
-            found = {
-                p: info.earliest if start == "earliest" else info.commit
-                for p, info in infos.items()
-                if info is not None
-            }
-        else:
-            found = dict(self._offsets_at(topic, partitions, start))
-        for p in partitions:
-            if p in found:
-                self._unplaced.pop((topic, p), None)
-                self._errors.clear((topic, p))
-                self._positions[topic, p] = found[p]
-            else:
-                self._unplaced[topic, p] = start
-
-    def _offsets_at(
-        self, topic: str, partitions: Sequence[int], moment: int | datetime
-    ) -> Mapping[int, Offset]:
-        began = self._clock.monotonic()
-        try:
-            return self._backend.offsets_at(
-                self._namespace, topic, to_timestamp_ms(moment), AdapterOffsetStrategy.LATEST
-            )
-        except OF_PARTITION as error:
-            for p in partitions:
-                self._errors.add((topic, p), error, began)
-            return {}
+        self._errors.keep(self._places.all_mine())
+        for place in [place for place in self._places.unplaced if self._errors.is_due(place)]:
+            self._places.place(place[0], [place[1]], self._places.unplaced[place])
 
     def _check_open(self) -> None:
         if self._closed:

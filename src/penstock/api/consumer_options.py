@@ -9,7 +9,7 @@ from typing import Final, Literal, TypedDict, Unpack
 from msgspec import Struct
 
 from penstock.api.backend import TopicPartition
-from penstock.api.group_membership import MAX_POLL_INTERVAL_S, SESSION_TIMEOUT_S, MemberOptions
+from penstock.api.group_client import MAX_POLL_INTERVAL_S, SESSION_TIMEOUT_S, MemberOptions
 from penstock.api.partition_errors import OnError
 from penstock.api.timestamps import to_timestamp_ms
 from penstock.api.validation import as_seconds, check_name, check_places
@@ -112,10 +112,10 @@ def assigned_partitions(assign: object, topics: Sequence[str]) -> set[TopicParti
         raise BadRequestError(
             f'assign must be "all" or pairs of topic and partition, got {assign!r}'
         )
-    found: set[TopicPartition] = set()
-    for at in assign:
-        check_places({at: 0})
-        if at[0] not in topics:
-            raise BadRequestError(f"this consumer does not read topic {at[0]!r}")
-        found.add(at)
-    return found
+    partitions: set[TopicPartition] = set()
+    for place in assign:
+        check_places({place: 0})
+        if place[0] not in topics:
+            raise BadRequestError(f"this consumer does not read topic {place[0]!r}")
+        partitions.add(place)
+    return partitions

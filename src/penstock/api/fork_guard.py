@@ -39,14 +39,15 @@ def disown_in_children(backend: object) -> None:
 
 
 def _disown() -> None:
-    inherited = tuple(_backends)
-    for backend in inherited:
+    inherited = tuple((backend, dict(vars(backend))) for backend in _backends)
+    for backend, _ in inherited:
         backend.__class__ = ForkedBackend
+        vars(backend).clear()  # an attribute would hide the error
     if inherited:
         _end_without_databases(inherited)
 
 
-def _end_without_databases(inherited: tuple[object, ...]) -> None:
+def _end_without_databases(inherited: object) -> None:
     """Keep the child's exit from destroying RocksDB: it would wait for threads that only the parent
     has, or crash. Its objects are never freed, and its exit handler does not run."""
     import ctypes  # only children that inherit a store need it

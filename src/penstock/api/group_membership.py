@@ -24,6 +24,7 @@ from weakref import WeakSet
 from msgspec import Struct
 
 from penstock.api.backend import Backend, TopicPartition
+from penstock.api.group_client import GroupClient, MemberOptions
 from penstock.errors import (
     ClosedError,
     GroupFencedError,
@@ -44,16 +45,12 @@ from penstock.groups.consumer_protocol import (
     encode_subscription,
 )
 from penstock.groups.error_mapping import GONE, LATER, refusal
-from penstock.groups.model import NO_GENERATION, Caller, Join, Joined, Sync, Synced
+from penstock.groups.model import NO_GENERATION, Caller, Joined, Sync, Synced
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.log import get_logger
 from penstock.record import Offset
 
-SESSION_TIMEOUT_S: Final = 10.0
 HEARTBEAT_S: Final = 0.5
-MAX_POLL_INTERVAL_S: Final = 300.0
-ANSWER_S: Final = 2.0
-"""How long one call waits for the group to decide; then it is made again."""
 SETTLE_S: Final = 5.0
 """How long a consumer without partitions waits for a rebalance under way."""
 COMMIT_TIMEOUT_S: Final = 30.0
@@ -62,13 +59,6 @@ _PAUSE_S: Final = 0.1
 _NOTHING: Final[frozenset[TopicPartition]] = frozenset()
 
 _log: Final = get_logger(__name__)
-
-
-class MemberOptions(Struct, frozen=True):
-    session_timeout: float = SESSION_TIMEOUT_S
-    max_poll_interval: float = MAX_POLL_INTERVAL_S
-    instance_id: str | None = None
-    client_id: str = "penstock"
 
 
 class Pending(Struct, frozen=True):
@@ -91,8 +81,7 @@ class Membership:
         *,
         clock: Clock | None = None,
     ) -> None:
-        self._backend: Final = backend
-        self._namespace: Final = namespace
+        self._client: Final = GroupClient(backend, namespace, group, options)
         self._group: Final = group
         self._topics: Final = tuple(topics)
         self._options: Final = options
@@ -196,7 +185,7 @@ class Membership:
         while True:
             caller = self._caller()
             try:
-                self._backend.commit(self._namespace, self._group, offsets, topic_ids, caller)
+                self._client.commit(offsets, topic_ids, caller)
             except (GroupFencedError, RebalanceInProgressError):
                 left = deadline - self._clock.monotonic()
                 is_moving = (self._must_join and not self._is_over()) or self._caller() != caller
@@ -271,7 +260,7 @@ class Membership:
             self._lose()
             self._leave()
             return
-        code = self._backend.heartbeat_group(self._namespace, self._group, caller)
+        code = self._client.heartbeat(caller)
         if code is GroupCode.rebalance_in_progress:
             with self._changed:
                 self._must_join = True
@@ -291,25 +280,7 @@ class Membership:
 
     def _join(self) -> float:
         """Join, or go on with it; return how long to pause."""
-        options = self._options
-        joined = self._backend.join_group(
-            self._namespace,
-            self._group,
-            Join(
-                member_id=self._member_id,
-                instance_id=options.instance_id,
-                client_id=options.client_id,
-                client_host="/local",
-                session_timeout_ms=round(options.session_timeout * 1000),
-                rebalance_timeout_ms=round(options.max_poll_interval * 1000),
-                protocol_type=CONSUMER,
-                protocols=self._protocols(),
-                requires_known_id=True,
-                skips_delay=True,
-                is_local=True,
-            ),
-            ANSWER_S,
-        )
+        joined = self._client.join(self._member_id, self._protocols())
         match joined.error:
             case GroupCode.none:
                 return self._sync(joined)
@@ -328,9 +299,9 @@ class Membership:
 
     def _protocols(self) -> tuple[tuple[str, bytes], ...]:
         with self._changed:
-            wanted = Subscription(self._topics, self._owned, self._generation)
-        plain = encode_subscription(wanted, version=0)
-        owning = encode_subscription(wanted, version=1)
+            subscription = Subscription(self._topics, self._owned, self._generation)
+        plain = encode_subscription(subscription, version=0)
+        owning = encode_subscription(subscription, version=1)
         return tuple((name, owning if name == COOPERATIVE else plain) for name in ASSIGNORS)
 
     def _released(self, joined: Joined) -> bool:
@@ -343,7 +314,7 @@ class Membership:
                     return True
             if self._clock.monotonic() - self.last_poll > self._options.max_poll_interval:
                 return False
-            if self._backend.heartbeat_group(self._namespace, self._group, caller) in GONE:
+            if self._client.heartbeat(caller) in GONE:
                 return False
         return True
 
@@ -361,7 +332,7 @@ class Membership:
         self._member_id = joined.member_id
         synced = Synced(GroupCode.still_waiting)
         while synced.error is GroupCode.still_waiting and not self._is_closed:
-            synced = self._backend.sync_group(self._namespace, self._group, request, ANSWER_S)
+            synced = self._client.sync(request)
         if synced.error is GroupCode.none:
             with self._changed:
                 self._must_join = False
@@ -380,7 +351,7 @@ class Membership:
         counts: dict[str, int] = {}
         for topic in sorted({topic for member in members.values() for topic in member.topics}):
             with suppress(UnknownTopicError):
-                counts[topic] = self._backend.locate_topic(self._namespace, topic)[1]
+                counts[topic] = self._client.partition_count(topic)
         assign = ASSIGNORS[joined.protocol or ""]
         self._counts = counts
         return tuple(
@@ -393,7 +364,7 @@ class Membership:
         if member_id and self._options.instance_id is None:
             self._member_id = ""
             with suppress(StoreError):
-                self._backend.leave_group(self._namespace, self._group, member_id, None)
+                self._client.leave(member_id)
 
     def _fail(self, error: StoreError) -> None:
         with self._changed:

@@ -54,13 +54,13 @@ class LiveGroups:
 
     def with_live(self, namespace: str | None, infos: Sequence[GroupInfo]) -> list[GroupInfo]:
         """Return the groups with committed offsets or members, sorted."""
-        found = {(info.namespace, info.group): info for info in infos}
+        groups = {(info.namespace, info.group): info for info in infos}
         for key, view in self._router.views(namespace).items():
             if not view.members:
                 continue  # one that is about to get its first member
-            info = found.get(key, GroupInfo(key[1], key[0], 0))
-            found[key] = _with_members(info, view)
-        return [found[key] for key in sorted(found)]
+            info = groups.get(key, GroupInfo(key[1], key[0], 0))
+            groups[key] = _with_members(info, view)
+        return [groups[key] for key in sorted(groups)]
 
 
 def _named(view: GroupView) -> str:

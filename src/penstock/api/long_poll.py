@@ -27,7 +27,7 @@ def wait_for_records(
     deadline = clock.monotonic() + seconds
     while True:
         left = max(0.0, deadline - clock.monotonic())
-        if backend.wait_for_records(namespace, positions, min(left, SLICE_S)):
+        if backend.wait_for_records(positions, min(left, SLICE_S), namespace=namespace):
             return True
         if clock.monotonic() >= deadline:
             return False

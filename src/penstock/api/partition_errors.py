@@ -44,53 +44,51 @@ class PartitionErrors:
     def __init__(self, clock: Clock, on_error: OnError | None) -> None:
         self._clock: Final = clock
         self._on_error: Final = on_error
-        self._errors: dict[TopicPartition, StoreError] = {}
+        self._errors: Final[dict[TopicPartition, StoreError]] = {}
+        self.get: Final = self._errors.get
         self._pauses: dict[TopicPartition, tuple[float, float]] = {}
         """When to try again, and the pause until then."""
 
     def all(self) -> dict[TopicPartition, StoreError]:
         return dict(self._errors)
 
-    def get(self, at: TopicPartition) -> StoreError | None:
-        return self._errors.get(at)
-
-    def __contains__(self, at: TopicPartition) -> bool:
-        return at in self._errors
+    def __contains__(self, place: TopicPartition) -> bool:
+        return place in self._errors
 
     def __bool__(self) -> bool:
         return bool(self._errors)
 
-    def is_due(self, at: TopicPartition) -> bool:
-        pause = self._pauses.get(at)
+    def is_due(self, place: TopicPartition) -> bool:
+        pause = self._pauses.get(place)
         return pause is None or self._clock.monotonic() >= pause[0]
 
-    def add(self, at: TopicPartition, error: StoreError, began: float) -> None:
+    def add(self, place: TopicPartition, error: StoreError, began: float) -> None:
         """Record the failure of a read that began at `began`."""
-        known = self._errors.get(at)
-        self._errors[at] = error
+        known = self._errors.get(place)
+        self._errors[place] = error
         now = self._clock.monotonic()
-        last = self._pauses.get(at, (0.0, PAUSE_S_MIN / 2))[1]
+        last = self._pauses.get(place, (0.0, PAUSE_S_MIN / 2))[1]
         pause = min(PAUSE_S_MAX, max(2 * last, 4 * (now - began)))
-        self._pauses[at] = (now + pause, pause)
+        self._pauses[place] = (now + pause, pause)
         if known is not None and str(known) == str(error):
             return
-        topic, partition = at
+        topic, partition = place
         _log.warning("partition_not_read", topic=topic, partition=partition, reason=str(error))
         if self._on_error is not None:
-            self._on_error(at, error)
+            self._on_error(place, error)
 
-    def clear(self, at: TopicPartition) -> None:
-        if at in self._errors:
-            del self._errors[at]
-            self._pauses.pop(at, None)
+    def clear(self, place: TopicPartition) -> None:
+        if place in self._errors:
+            del self._errors[place]
+            self._pauses.pop(place, None)
 
     def retry_now(self) -> None:
         """Retry all partitions at the next read."""
-        self._pauses = {at: (0.0, pause) for at, (_, pause) in self._pauses.items()}
+        self._pauses = {place: (0.0, pause) for place, (_, pause) in self._pauses.items()}
 
     def check_any_read(self, partitions: Collection[TopicPartition]) -> None:
         """Raise when none of the partitions can be read."""
-        if partitions and all(at in self._errors for at in partitions):
+        if partitions and all(place in self._errors for place in partitions):
             self.check()
 
     def check(self) -> None:
@@ -100,5 +98,5 @@ class PartitionErrors:
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the errors of partitions that are no longer read."""
-        for at in [at for at in self._errors if at not in partitions]:
-            self.clear(at)
+        for place in [place for place in self._errors if place not in partitions]:
+            self.clear(place)

@@ -20,6 +20,9 @@ from penstock.adapter.topics.options import TopicOptions
 from penstock.api.backend import Backend
 from penstock.api.consumer import Consumer
 from penstock.api.consumer_options import ConsumerArguments, as_options
+from penstock.api.requests.groups import DeleteGroup, DescribeGroup, ListGroups, ResetOffsets
+from penstock.api.requests.node import AllocateProducerId, ConfirmClock, ReadClock, RunUpkeep
+from penstock.api.requests.topics import AlterTopic, CreateTopic, ListTopics, LocateTopic
 from penstock.api.topic import Topic, as_record
 from penstock.api.topic_info import GroupInfo, TopicInfo
 from penstock.api.validation import as_list, check_name, check_places
@@ -64,7 +67,7 @@ class Store:
         retention_records, record_size_max, and more in `TopicOptions`.
         """
         try:
-            self._backend.create_topic(self._namespace, name, partitions, dict(options))
+            self.create_topic_info(name, partitions, dict(options))
         except AlreadyExistsError:
             if not exist_ok:
                 raise
@@ -74,13 +77,17 @@ class Store:
         self, name: str, partitions: int | None, options: Mapping[str, object]
     ) -> TopicInfo:
         """Create a topic with options by name; return its description."""
-        return self._backend.create_topic(self._namespace, name, partitions, options)
+        return self._backend.execute(
+            CreateTopic(name, partitions, options, namespace=self._namespace)
+        )
 
     def alter_topic_info(
         self, name: str, partitions: int | None, options: Mapping[str, object]
     ) -> TopicInfo:
         """Alter a topic with options by name; return its description."""
-        return self._backend.alter_topic(self._namespace, name, partitions, options)
+        return self._backend.execute(
+            AlterTopic(name, partitions, options, namespace=self._namespace)
+        )
 
     def topic(self, name: str) -> Topic:
         """Return a handle on a topic; it is not checked for existence until it is used."""
@@ -91,16 +98,16 @@ class Store:
 
     def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""
-        return [found.name for found in self.list_topics()]
+        return [topic.name for topic in self.list_topics()]
 
     def list_topics(self) -> list[TopicInfo]:
         """Return the topics of this namespace, with their options and partitions."""
-        return self._backend.list_topics(self._namespace)
+        return self._backend.execute(ListTopics(self._namespace))
 
     def __contains__(self, name: str) -> bool:
         check_name(name, "a topic's name")
         try:
-            self._backend.locate_topic(self._namespace, name)
+            self._backend.execute(LocateTopic(name, namespace=self._namespace))
         except UnknownTopicError:
             return False
         return True
@@ -113,7 +120,7 @@ class Store:
             pairs = [(topic, as_record(value)) for topic, value in given]
         except (TypeError, ValueError) as error:
             raise BadRequestError("a batch must be pairs of topic and record") from error
-        return self._backend.write_topics(self._namespace, pairs)
+        return self._backend.batch_write_topics(pairs, namespace=self._namespace)
 
     # Groups of consumers
 
@@ -135,23 +142,22 @@ class Store:
 
     def groups(self) -> list[str]:
         """Return the names of the groups that have members or committed offsets."""
-        return [found.group for found in self._backend.list_groups(self._namespace)]
+        return [info.group for info in self._backend.execute(ListGroups(self._namespace))]
 
     def describe_group(self, group: str) -> GroupInfo:
         """Return the committed offsets, lag and members of a group."""
-        return self._backend.describe_group(self._namespace, group)
+        return self._backend.execute(DescribeGroup(group, namespace=self._namespace))
 
     def reset_group(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
         """Set the committed offsets of a group by topic and partition, also backwards. Earlier
         commits are fenced off. Raises `GroupNotEmptyError` while the group has members."""
         check_places(offsets)
-        self._backend.reset(
-            self._namespace, group, {at: Offset(offset) for at, offset in offsets.items()}
-        )
+        positions = {place: Offset(offset) for place, offset in offsets.items()}
+        self._backend.execute(ResetOffsets(group, positions, namespace=self._namespace))
 
     def delete_group(self, group: str) -> None:
         """Delete a group and its offsets. Raises `GroupNotEmptyError` while it has members."""
-        self._backend.delete_group(self._namespace, group)
+        self._backend.execute(DeleteGroup(group, namespace=self._namespace))
 
     # The store
 
@@ -163,20 +169,20 @@ class Store:
 
     def allocate_producer_id(self) -> int:
         """Return a new id for `Producer`."""
-        return self._backend.allocate_producer_id()
+        return self._backend.execute(AllocateProducerId())
 
     def run_upkeep(self) -> None:
         """Run background maintenance now: retention, compaction, sealing of segments."""
-        self._backend.run_upkeep()
+        self._backend.execute(RunUpkeep())
 
     def clock_status(self) -> ClockStatus:
         """Return the node's clock and whether deletion by age is held because of a suspected clock
         step."""
-        return self._backend.clock_status()
+        return self._backend.execute(ReadClock())
 
     def confirm_clock(self) -> ClockStatus:
         """Confirm that the node's clock is right, and resume deletion by age."""
-        return self._backend.confirm_clock()
+        return self._backend.execute(ConfirmClock())
 
     def close(self) -> None:
         """Close the consumers, sync everything to disk and release the store. Closing twice does

@@ -16,9 +16,26 @@ from datetime import datetime
 from typing import Final, TypeGuard, Unpack
 
 from penstock.adapter.locations import Message
+from penstock.adapter.requests import (
+    Compact,
+    DeleteBefore,
+    DeleteByKey,
+    DeleteByOffset,
+    OffsetsAt,
+    QueryByKey,
+    ReadByKey,
+    ReadByTag,
+)
 from penstock.adapter.topics.options import AlterOptions
 from penstock.api.backend import Backend
 from penstock.api.long_poll import wait_for_records
+from penstock.api.requests.topics import (
+    AlterTopic,
+    DeleteTopic,
+    DescribePartition,
+    DescribeTopic,
+    LocateTopic,
+)
 from penstock.api.timestamps import to_timestamp_ms
 from penstock.api.topic_info import TopicInfo
 from penstock.api.validation import as_list, as_seconds, check_partition, check_start
@@ -26,7 +43,6 @@ from penstock.codec.validation import check_text
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
-    AdapterOffsetStrategy,
     Compacted,
 )
 from penstock.errors import BadRequestError
@@ -72,7 +88,9 @@ class Topic:
             record = as_record(
                 value, key=key, tags=tags, headers=headers, timestamp=timestamp, expires=expires
             )
-        return self._backend.write(self._namespace, self.name, record, partition, producer)
+        return self._backend.write(
+            self.name, record, partition=partition, producer=producer, namespace=self._namespace
+        )
 
     def write_many(
         self,
@@ -90,9 +108,11 @@ class Topic:
         records = (
             given
             if _are_records(given)
-            else [Record(one) if type(one) is bytes else as_record(one) for one in given]
+            else [Record(value) if type(value) is bytes else as_record(value) for value in given]
         )
-        return self._backend.write_many(self._namespace, self.name, records, partition, producer)
+        return self._backend.batch_write(
+            self.name, records, partition=partition, producer=producer, namespace=self._namespace
+        )
 
     # Reading
 
@@ -106,8 +126,13 @@ class Topic:
     ) -> list[StoredRecord]:
         """Return records of one partition from `offset` on; none at its end. To continue, pass
         the offset after the last record."""
-        return self._backend.read(
-            self._namespace, self.name, partition, Offset(offset), max_records, max_size
+        return self._backend.read_by_offset(
+            self.name,
+            partition,
+            Offset(offset),
+            max_records=max_records,
+            max_size=max_size,
+            namespace=self._namespace,
         )
 
     def __iter__(self) -> Iterator[Message]:
@@ -138,9 +163,9 @@ class Topic:
         check_start(start)
         if tag is not None:
             check_text(tag, "tag")
-        for one in range(self.partitions) if partition is None else (partition,):
-            offset = start.get(one, 0) if isinstance(start, Mapping) else start
-            yield from self._pages(one, Offset(offset), tag)
+        for number in range(self.partitions) if partition is None else (partition,):
+            offset = start.get(number, 0) if isinstance(start, Mapping) else start
+            yield from self._pages(number, Offset(offset), tag)
 
     def read_by_tag(
         self,
@@ -153,18 +178,21 @@ class Topic:
     ) -> list[Message]:
         """Return records that carry exactly `tag`; see `records(tag=…)` to iterate over all."""
         check_start(start_offset)
-        start = (
-            {one: Offset(offset) for one, offset in start_offset.items()}
-            if isinstance(start_offset, Mapping)
-            else Offset(start_offset)
-        )
-        return self._backend.read_by_tag(
-            self._namespace, self.name, tag, partition, start, max_records, max_size
+        return self._backend.execute(
+            ReadByTag(
+                self.name,
+                tag,
+                partition,
+                start_offset,
+                max_records,
+                max_size,
+                namespace=self._namespace,
+            )
         )
 
     def read_by_key(self, key: bytes) -> Message | None:
         """Return the newest record of a key, or None."""
-        return self._backend.read_by_key(self._namespace, self.name, key)
+        return self._backend.execute(ReadByKey(self.name, key, namespace=self._namespace))
 
     def query(
         self,
@@ -176,8 +204,9 @@ class Topic:
     ) -> list[Message]:
         """Return the records of a key within a time range, newest first."""
         end_ms = None if until is None else to_timestamp_ms(until)
-        return self._backend.query_by_key(
-            self._namespace, self.name, key, to_timestamp_ms(since), end_ms, limit
+        begin_ms = to_timestamp_ms(since)
+        return self._backend.execute(
+            QueryByKey(self.name, key, begin_ms, end_ms, limit, namespace=self._namespace)
         )
 
     query_message_by_key = query
@@ -185,13 +214,16 @@ class Topic:
     def offset_at(self, moment: int | datetime, partition: int = 0) -> Offset:
         """Return the offset of the first record at or after a timestamp; the next offset if there
         is none."""
-        return self._at(moment, partition)
+        check_partition(partition)
+        offset = self.offsets_at(moment).get(partition)
+        if offset is None:
+            raise BadRequestError(f"topic {self.name!r} has no partition {partition}")
+        return offset
 
     def offsets_at(self, moment: int | datetime) -> dict[int, Offset]:
         """Return `offset_at` for every partition."""
-        return self._backend.offsets_at(
-            self._namespace, self.name, to_timestamp_ms(moment), AdapterOffsetStrategy.LATEST
-        )
+        timestamp_ms = to_timestamp_ms(moment)
+        return self._backend.execute(OffsetsAt(self.name, timestamp_ms, namespace=self._namespace))
 
     def wait(self, positions: Mapping[int, int], *, seconds: float) -> bool:
         """Wait until there is a record at or after one of the positions, by partition; return
@@ -200,64 +232,65 @@ class Topic:
             raise BadRequestError(f"positions must be {{partition: offset}}, got {positions!r}")
         check_start(positions)
         wait_s = as_seconds(seconds, "seconds")
-        wanted = {(self.name, one): Offset(offset) for one, offset in positions.items()}
-        return wait_for_records(self._backend, self._namespace, wanted, wait_s, SystemClock())
+        offsets = {(self.name, number): Offset(offset) for number, offset in positions.items()}
+        return wait_for_records(self._backend, self._namespace, offsets, wait_s, SystemClock())
 
     # Deleting
 
     def delete_by_key(self, key: bytes) -> int:
         """Delete every record of a key; return how many there were."""
-        return self._backend.delete_by_key(self._namespace, self.name, key)
+        return self._backend.execute(DeleteByKey(self.name, key, namespace=self._namespace))
 
     def delete_by_offset(self, partition: int, offset: int) -> bool:
         """Delete one record; return whether it was there."""
-        return self._backend.delete_by_offset(self._namespace, self.name, partition, Offset(offset))
+        return self._backend.execute(
+            DeleteByOffset(self.name, partition, offset, namespace=self._namespace)
+        )
 
     def delete_before(self, partition: int, offset: int) -> Offset:
         """Delete the records before `offset`; return the new start of the partition."""
-        return self._backend.delete_before(self._namespace, self.name, partition, Offset(offset))
+        return self._backend.execute(
+            DeleteBefore(self.name, partition, offset, namespace=self._namespace)
+        )
 
     def compact(self) -> Compacted:
         """Keep only the newest record of each key; for topics with `cleanup="compact"`."""
-        return self._backend.compact(self._namespace, self.name)
+        return self._backend.execute(Compact(self.name, namespace=self._namespace))
 
     # The topic itself
 
     def describe(self) -> TopicInfo:
         """Return its configuration and the bounds of its partitions."""
-        return self._backend.describe_topic(self._namespace, self.name)
+        return self._backend.execute(DescribeTopic(self.name, namespace=self._namespace))
 
     @property
     def partitions(self) -> int:
         """The number of partitions."""
-        return self._backend.locate_topic(self._namespace, self.name)[1]
+        return self._backend.execute(LocateTopic(self.name, namespace=self._namespace))[1]
 
     def alter(self, *, partitions: int | None = None, **options: Unpack[AlterOptions]) -> TopicInfo:
         """Change options of the topic; others keep their values. Partitions can only be added."""
-        return self._backend.alter_topic(self._namespace, self.name, partitions, dict(options))
+        return self._backend.execute(
+            AlterTopic(self.name, partitions, dict(options), namespace=self._namespace)
+        )
 
     def delete(self) -> None:
         """Delete the topic with its records and the offsets of its consumer groups."""
-        self._backend.delete_topic(self._namespace, self.name)
+        self._backend.execute(DeleteTopic(self.name, namespace=self._namespace))
 
     # Inside
 
-    def _at(self, moment: int | datetime, partition: int) -> Offset:
-        check_partition(partition)
-        found = self.offsets_at(moment).get(partition)
-        if found is None:
-            raise BadRequestError(f"topic {self.name!r} has no partition {partition}")
-        return found
-
     def _pages(self, partition: int, offset: Offset, tag: str | None) -> Iterator[list[Message]]:
-        info = self._backend.partition_info(self._namespace, self.name, partition)
+        info = self._backend.execute(
+            DescribePartition(self.name, partition, namespace=self._namespace)
+        )
         while offset < info.commit:
             if tag is None:
                 page = self.read(partition, offset)
             else:
                 page = [
-                    found.record
-                    for found in self.read_by_tag(tag, partition=partition, start_offset=offset)
+                    message.record
+                    for message in self.read_by_tag(tag, partition=partition, start_offset=offset)
                 ]
             within = [record for record in page if record.offset < info.commit]
             if not within:
@@ -266,11 +299,13 @@ class Topic:
             offset = Offset(page[-1].offset + 1)
 
 
-def write_at_once(topic: Topic, record: Record, partition: int | None) -> Location | None:
+def try_write(topic: Topic, record: Record, partition: int | None) -> Location | None:
     """Append a record if that takes microseconds, without waiting for a device, a network or
     another writer; None: nothing was written. `penstock.aio` calls it in the event loop."""
-    write = topic._backend.write_at_once
-    return None if write is None else write(topic._namespace, topic.name, record, partition)
+    write = topic._backend.try_write
+    if write is None:
+        return None
+    return write(topic.name, record, partition=partition, namespace=topic._namespace)
 
 
 def as_record(

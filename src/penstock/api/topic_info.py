@@ -63,7 +63,7 @@ class TopicInfo(Struct, frozen=True):
     @property
     def size(self) -> int:
         """Bytes of all partitions, as the engine counts them."""
-        return sum(one.size for one in self.partitions)
+        return sum(partition.size for partition in self.partitions)
 
 
 class GroupMember(Struct, frozen=True):

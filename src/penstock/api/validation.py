@@ -22,15 +22,15 @@ def as_list(values: Iterable[T], name: str) -> list[T]:
         ) from error
 
 
-def check_name(name: object, what: str) -> None:
+def check_name(name: object, kind: str) -> None:
     """Check the name of a topic, a group or a namespace: it is text that every store can keep."""
-    check_text(name, what)
+    check_text(name, kind)
     assert isinstance(name, str)
     if not name.isascii():
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise BadRequestError(f"{what} {name!r} is not Unicode: {error.reason}") from error
+            raise BadRequestError(f"{kind} {name!r} is not Unicode: {error.reason}") from error
 
 
 def check_partition(partition: object) -> None:
@@ -42,11 +42,11 @@ def as_seconds(seconds: object, name: str) -> float:
     """Return a time to wait; no number is too large for it."""
     if isinstance(seconds, int | float) and not isinstance(seconds, bool):
         try:
-            found = float(seconds)
+            number = float(seconds)
         except OverflowError:
             return math.inf if seconds > 0 else 0.0
-        if not math.isnan(found):
-            return found
+        if not math.isnan(number):
+            return number
     raise BadRequestError(f"{name} must be a number of seconds, got {seconds!r}")
 
 
@@ -68,12 +68,12 @@ def check_mapping(offsets: object) -> None:
 def check_places(offsets: Mapping[tuple[str, int], int]) -> None:
     """Check offsets by topic and partition."""
     check_mapping(offsets)
-    for at, offset in offsets.items():
-        _check_place(at)
+    for place, offset in offsets.items():
+        _check_place(place)
         check_offset(offset)
 
 
-def _check_place(at: object) -> None:
-    if not isinstance(at, tuple) or len(at) != 2 or not isinstance(at[0], str):
-        raise BadRequestError(f"{at!r} is not a pair of topic and partition")
-    check_partition(at[1])
+def _check_place(place: object) -> None:
+    if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[0], str):
+        raise BadRequestError(f"{place!r} is not a pair of topic and partition")
+    check_partition(place[1])

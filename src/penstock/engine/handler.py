@@ -95,10 +95,10 @@ class StorageEngineHandler(ShardRouting):
         except StoreError:
             entry.errors += 1
             raise
-        self._note_written(entry, written)
+        self._count_written(entry, written)
         return written
 
-    def write_at_once(self, shard_name: str, record: Record) -> Written | None:
+    def try_write(self, shard_name: str, record: Record) -> Written | None:
         """See `TryWriteEngine`."""
         entry = self.find(shard_name)
         engine: object = entry.writer  # only if known: to find the writer may take a while
@@ -106,7 +106,7 @@ class StorageEngineHandler(ShardRouting):
             return None
         written = engine.try_write(entry.id, record)
         if written is not None:
-            self._note_written(entry, written)
+            self._count_written(entry, written)
         return written
 
     def batch_write(
@@ -119,7 +119,7 @@ class StorageEngineHandler(ShardRouting):
         except StoreError:
             entry.errors += 1
             raise
-        self._note_written(entry, written)
+        self._count_written(entry, written)
         return written
 
     def batch_write_parts(
@@ -145,7 +145,7 @@ class StorageEngineHandler(ShardRouting):
             for (number, entry), result in zip(members, outcomes, strict=True):
                 results[number] = result
                 if isinstance(result, Written):
-                    self._note_written(entry, result)
+                    self._count_written(entry, result)
                 else:
                     entry.errors += 1
         return [result for result in results if result is not None]
@@ -170,7 +170,7 @@ class StorageEngineHandler(ShardRouting):
         except StoreError:
             entry.errors += 1
             raise
-        self._note_written(entry, written)
+        self._count_written(entry, written)
         return written
 
     def bounds(self, entry: ShardEntry) -> tuple[int, int]:
@@ -197,7 +197,7 @@ class StorageEngineHandler(ShardRouting):
         is_batch = entry.topic.config.kind is QueueKind.BATCH and not entry.offline
         return engine if is_batch and isinstance(engine, BatchEngine) else None
 
-    def _note_written(self, entry: ShardEntry, written: Written) -> None:
+    def _count_written(self, entry: ShardEntry, written: Written) -> None:
         count = written.count
         entry.writes += 1
         entry.records_written += count
@@ -230,7 +230,7 @@ class StorageEngineHandler(ShardRouting):
                 entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
             )
             if isolation is not Isolation.COMMITTED:
-                return self._note_read(entry, found, offset)
+                return self._count_read(entry, found, offset)
             # After the read: a transaction holds the shard up before it writes.
             if self.limits.touches(shard_name):
                 read = partial(
@@ -239,7 +239,7 @@ class StorageEngineHandler(ShardRouting):
                 found = self._stable_page(entry, found, read)
             # Else read before they were deleted, and checked when the transaction had ended.
             if entry.aborts == aborts:
-                return self._note_read(entry, found, offset)
+                return self._count_read(entry, found, offset)
         raise _too_many_aborts(entry)
 
     def read_columns(self, shard_name: str, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
@@ -272,7 +272,7 @@ class StorageEngineHandler(ShardRouting):
             if self.limits.touches(shard_name):
                 found = self._stable_page(entry, found, read)
             if entry.aborts == aborts:
-                return self._note_read(entry, found, start_offset)
+                return self._count_read(entry, found, start_offset)
         raise _too_many_aborts(entry)
 
     def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
@@ -310,7 +310,7 @@ class StorageEngineHandler(ShardRouting):
             if entry.aborts != aborts:
                 continue
             if not is_touched or len(shown) >= limit or len(found) < wanted:
-                return self._note_read(entry, shown[:limit])
+                return self._count_read(entry, shown[:limit])
             wanted *= 4  # some of the newest are not to be seen
         raise _too_many_aborts(entry)
 
@@ -423,7 +423,7 @@ class StorageEngineHandler(ShardRouting):
         for notify in entry.appended:
             notify()
 
-    def _note_read(
+    def _count_read(
         self, entry: ShardEntry, found: list[StoredRecord], start: int = 0
     ) -> list[StoredRecord]:
         entry.reads += 1

@@ -308,7 +308,7 @@ class Node:
             self._routes,
             self.offset_manager,
             defaults=defaults,
-            record_size_max=settings.engine.record_size_max,
+            default_partitions=settings.topics.partitions,
             is_controller=self.meta.leads_metadata,
         )
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from tests.adapter.bench import Bench
 
+from penstock.adapter.requests import DeleteBefore, ReadByKey, ReadByTag
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -299,8 +300,8 @@ class TestDeleting:
         bench.offsets.commit_offset("billing", {("orders", 0): 3})
         bench.admin.delete_topic("orders")
         assert bench.create("orders", 2) != first
-        assert bench.manager.read_by_key("orders", b"k") is None
-        assert bench.manager.read_by_tag("orders", "t") == []
+        assert bench.manager.execute(ReadByKey("orders", b"k")) is None
+        assert bench.manager.execute(ReadByTag("orders", "t")) == []
         assert bench.manager.read_by_offset("orders", 0, Offset(0)) == []
         assert bench.offsets.get_offset_by_group("billing") == {}
         assert bench.manager.write("orders", Record(b"new"), partition=0).offset == 0
@@ -334,7 +335,7 @@ class TestDescribing:
     def test_a_description_has_the_bounds_of_every_partition(self, bench: Bench) -> None:
         bench.create("orders", 2)
         bench.manager.batch_write("orders", [Record(b"v")] * 3, partition=1)
-        bench.manager.delete_records_before("orders", 1, Offset(2))
+        bench.manager.execute(DeleteBefore("orders", 1, Offset(2)))
         described = bench.admin.describe_topic("orders")
         bounds = [(one.info.earliest, one.info.latest) for one in described.partitions]
         assert bounds == [(0, 0), (2, 3)]

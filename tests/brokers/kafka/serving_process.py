@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from penstock.remote.server import without_hypothesis
+from penstock.remote.server.node_server import without_hypothesis
 
 with without_hypothesis():  # as a server does: it starts in three quarters of the time
     from tests.brokers.kafka.running import running

@@ -19,6 +19,7 @@ from tests.brokers.kafka.running import Running, running
 from tests.brokers.kafka.waiting import wait_until_ended
 from tests.kafka_clients import AdminClient, Consumer, Producer
 
+from penstock.adapter.requests import DeleteBefore, DeleteByKey, OffsetsAt, ReadByKey, ReadByTag
 from penstock.record import Offset, Record
 
 WAIT_S = 90.0
@@ -185,8 +186,8 @@ def test_a_topic_may_have_a_header_of_its_own_for_tags(server: Running, storage:
     produce(server.address, topic, [(b"a", b"1")], headers=[("tag", b"x"), ("region", b"eu")])
     produce(server.address, topic, [(b"b", b"2")], headers=[("tag", b"eu")])
     topics = server.node.driver_manager
-    assert [one.record.value for one in topics.read_by_tag(topic, "eu")] == [b"1"]
-    assert topics.read_by_tag(topic, "x") == []
+    assert [one.record.value for one in topics.execute(ReadByTag(topic, "eu"))] == [b"1"]
+    assert topics.execute(ReadByTag(topic, "x")) == []
     topics.write(topic, Record(b"3", tags=("us",)))
     assert [one.headers() for one in consume(server.address, topic, 3)] == [
         [("tag", b"x"), ("region", b"eu")],
@@ -195,20 +196,20 @@ def test_a_topic_may_have_a_header_of_its_own_for_tags(server: Running, storage:
     ]
     server.node.admin.alter_topic(topic, options={"tag_header": None})
     produce(server.address, topic, [(b"c", b"4")], headers=[("tag", b"now"), ("region", b"eu")])
-    assert [one.record.value for one in topics.read_by_tag(topic, "now")] == [b"4"]
-    assert [one.record.value for one in topics.read_by_tag(topic, "eu")] == [b"1"]
+    assert [one.record.value for one in topics.execute(ReadByTag(topic, "now"))] == [b"4"]
+    assert [one.record.value for one in topics.execute(ReadByTag(topic, "eu"))] == [b"1"]
 
 
 def test_records_are_found_by_key_tag_and_time_from_python(server: Running) -> None:
     produce(server.address, "seen", [(b"a", b"1"), (b"b", b"2")], headers=[("tag", b"eu")])
     produce(server.address, "seen", [(b"a", b"3")], headers=[("tag", b"us")])
     topics = server.node.driver_manager
-    newest = topics.read_by_key("seen", b"a")
+    newest = topics.execute(ReadByKey("seen", b"a"))
     assert newest is not None
     assert (newest.record.value, newest.record.offset) == (b"3", 2)
-    assert [one.record.value for one in topics.read_by_tag("seen", "eu")] == [b"1", b"2"]
+    assert [one.record.value for one in topics.execute(ReadByTag("seen", "eu"))] == [b"1", b"2"]
     stamp = newest.record.timestamp_ms
-    assert topics.get_offset_by_timestamp("seen", stamp)[0] <= 2
+    assert topics.execute(OffsetsAt("seen", stamp))[0] <= 2
 
 
 @pytest.mark.parametrize("options", [{"storage": "memory"}, {"storage": "rocksdb"}, {}])
@@ -228,8 +229,8 @@ def test_any_engine_serves_kafka(server: Running, options: dict[str, str]) -> No
 
 def test_deleted_records_are_holes_for_consumers(server: Running) -> None:
     produce(server.address, "holes", [(b"k%d" % n, b"v") for n in range(10)])
-    server.node.driver_manager.delete_by_key("holes", b"k3")
-    server.node.driver_manager.delete_records_before("holes", 0, Offset(2))
+    server.node.driver_manager.execute(DeleteByKey("holes", b"k3"))
+    server.node.driver_manager.execute(DeleteBefore("holes", 0, Offset(2)))
     found = consume(server.address, "holes", 7, 2)
     assert [one.offset() for one in found] == [2, 4, 5, 6, 7, 8, 9]
 

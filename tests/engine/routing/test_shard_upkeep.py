@@ -13,6 +13,7 @@ from tests.adapter.bench import Bench
 from tests.engine.quick_directory import quick_directory
 
 import penstock
+from penstock.adapter.requests import DeleteBefore, ReadByKey
 from penstock.engine.contract import Capabilities
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.rocksdb import RocksDBStorageEngine
@@ -119,7 +120,7 @@ def test_segments_of_removed_records_are_forgotten(bench: Bench) -> None:
         write(bench, 10)
         upkeep.run_once()
     before = segments(bench)
-    bench.manager.delete_records_before("orders", 0, Offset(before[3].start_offset + 1))
+    bench.manager.execute(DeleteBefore("orders", 0, Offset(before[3].start_offset + 1)))
     report = upkeep.run_once()
     assert report.trimmed == 3
     after = segments(bench)
@@ -203,7 +204,7 @@ def test_an_idle_compacted_topic_loses_its_tombstones_in_time(bench: Bench) -> N
     assert upkeep.run_once(thorough=True).compacted == 0
     bench.clock.advance(1)
     assert upkeep.run_once(thorough=True).compacted == 1
-    assert bench.manager.read_by_key("table", b"k") is None
+    assert bench.manager.execute(ReadByKey("table", b"k")) is None
 
 
 def test_a_topic_that_becomes_compacted_is_compacted_without_a_write(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.cli import build
 from penstock.errors import BadRequestError, DeadlineError, NotSupportedError
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import SERVE, merge_settings
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")

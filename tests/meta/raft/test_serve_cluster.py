@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.api import Store
+from penstock.api.requests.groups import CommittedOffsets
 from penstock.cli import build
 from penstock.errors import NotSupportedError, RetryableError, ShardLostError
 from penstock.meta.remote.client import RemoteMetaClient
@@ -205,7 +206,8 @@ def _has(store: Store, topic: str) -> bool:
 
 
 def _committed(store: Store, group: str) -> Offset | None:
-    return store._backend.committed("default", group, ["orders"]).get(("orders", 1))
+    request = CommittedOffsets(group, ["orders"])
+    return store._backend.execute(request).get(("orders", 1))
 
 
 @pytest.mark.timeout(240)

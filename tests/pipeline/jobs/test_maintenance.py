@@ -24,7 +24,7 @@ from penstock.meta.state.model import TieringPolicy
 from penstock.node.node import Node
 from penstock.pipeline import jobs
 from penstock.record import Record, ShardId
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 WAIT_S = 120.0

@@ -20,7 +20,7 @@ from penstock.pipeline.write.commit_protocol import Journal, Publisher
 from penstock.pipeline.write.node_target import NodeTarget
 from penstock.pipeline.write.staging import Chunk, Partitioner, Stager
 from penstock.record import Producer
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 COUNT = 6_000

@@ -16,7 +16,7 @@ from tests.meta.raft.cluster_in_process import free_ports, wait_until
 import penstock
 from penstock import Store
 from penstock.errors import RetryableError
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")

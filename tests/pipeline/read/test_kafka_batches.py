@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.kafka_clients import Producer
 
 from penstock.engine.segment.readonly.readonly_store import ReadOnlyStore
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 WAIT_S = 120.0

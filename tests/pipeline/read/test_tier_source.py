@@ -35,7 +35,7 @@ from penstock.pipeline.read.ranges import batch_ranges
 from penstock.pipeline.read.reading import Scan
 from penstock.pipeline.read.sources import open_source
 from penstock.record import Record, ShardId
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 

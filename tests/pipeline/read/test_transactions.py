@@ -21,7 +21,7 @@ from penstock.pipeline.options.source_options import read_options
 from penstock.pipeline.read.sources import DirectorySource
 from penstock.pipeline.store.named_view import NamedView
 from penstock.record import QueueKind, ShardId
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 WAIT_S = 120.0

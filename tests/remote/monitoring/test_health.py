@@ -23,10 +23,10 @@ from penstock.meta.storage.database import RocksDatabase
 from penstock.platform.clock import SystemClock
 from penstock.platform.disk import Usage
 from penstock.platform.local_disk import LocalDisk
-from penstock.remote import server as server_module
 from penstock.remote.monitoring import health as health_module
 from penstock.remote.monitoring.health import Reason
-from penstock.remote.server import Server
+from penstock.remote.server import node_server as server_module
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 SETTINGS = merge_settings(

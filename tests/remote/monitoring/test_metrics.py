@@ -19,7 +19,7 @@ from tests.kafka_clients import AdminClient, Consumer, Producer
 import penstock
 from penstock.meta.state.model import TieringPolicy
 from penstock.remote.monitoring.metrics_document import as_markdown
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 WAIT_S: Final = 60.0

@@ -16,7 +16,7 @@ import penstock
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import DiskFailedError, DiskFullError, StoreError, TierDamageError
 from penstock.platform.clock import SystemClock
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import merge_settings
 from penstock.tiered.upload.dispatcher import TieredDispatcher
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from tests.tiered.rig import SHARD, fill, memory_config, open_store, upload
 
 import penstock
+from penstock.adapter.requests import ReadByKey
 from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.errors import BadRequestError, TierSetupError
 from penstock.meta.state.model import TieringPolicy
@@ -138,7 +139,7 @@ def test_a_topic_whose_tier_cannot_be_opened_is_written_read_and_described(node:
     description = node.admin.describe_topic("b")
     assert [(part.info.earliest, part.info.commit) for part in description.partitions] == [(0, 11)]
     assert len(node.driver_manager.read_by_offset("b", 0, Offset(0))) == 11
-    assert node.driver_manager.read_by_key("b", b"k") is not None
+    assert node.driver_manager.execute(ReadByKey("b", b"k")) is not None
 
 
 def test_a_topic_whose_tier_cannot_be_opened_is_altered_to_one_that_can(node: Node) -> None:

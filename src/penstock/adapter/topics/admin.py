@@ -22,7 +22,7 @@ from penstock.adapter.topics.cache import BrokerCacheManager
 from penstock.adapter.topics.options import alter_config, build_config
 from penstock.adapter.topics.routes import TopicRoutes
 from penstock.adapter.topics.shard_name import build_storage_name
-from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig, ShardInfo
+from penstock.engine.contract import ShardConfig, ShardInfo
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.per_shard_engine import check_config
 from penstock.engine.routing.storage_cache import ShardEntry, shard_config
@@ -96,7 +96,7 @@ class TopicAdmin:
         offsets: OffsetManager,
         *,
         defaults: TopicConfig | None = None,
-        record_size_max: int = RECORD_SIZE_MAX,
+        default_partitions: int = 1,
         is_controller: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_controller` says whether this node does what must be done for nodes that are gone."""
@@ -107,7 +107,7 @@ class TopicAdmin:
         self._offsets: Final = offsets
         self.defaults: Final = defaults if defaults is not None else TopicConfig()
         """What a topic is created with where its creator does not say."""
-        self._record_size_max: Final = record_size_max
+        self.default_partitions: Final = default_partitions
         self._is_controller: Final = is_controller
 
     # Creating
@@ -136,23 +136,23 @@ class TopicAdmin:
         return topic
 
     def create_topics(
-        self, wanted: Sequence[NewTopicRequest], *, namespace: str = DEFAULT_NAMESPACE
+        self, requests: Sequence[NewTopicRequest], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[Topic | StoreError]:
         """Create several topics, each as by `create_topic_full`, with one write of the metadata;
         an error stands where a topic would."""
         outcomes: list[Topic | StoreError | None] = []
         checked: list[NewTopic] = []
-        for one in wanted:
+        for request in requests:
             try:
-                config = build_config(one.options, self.defaults)
-                self._check(one.name, one.partitions, config)
+                config = build_config(request.options, self.defaults)
+                self._check(request.name, request.partitions, config)
             except StoreError as error:
                 outcomes.append(error)
             else:
-                checked.append(NewTopic(one.name, one.partitions, config))
+                checked.append(NewTopic(request.name, request.partitions, config))
                 outcomes.append(None)
         created = iter(self._meta.create_topics(checked, namespace=namespace) if checked else ())
-        return [self._usable(next(created)) if one is None else one for one in outcomes]
+        return [self._usable(next(created)) if outcome is None else outcome for outcome in outcomes]
 
     def _usable(self, topic: Topic | StoreError) -> Topic | StoreError:
         if isinstance(topic, StoreError):
@@ -412,10 +412,10 @@ class TopicAdmin:
                 f"replication is {config.replication}: records are kept on one node as yet; "
                 "create the topic with replication = 1"
             )
-        if config.record_size_max > self._record_size_max:
+        if config.record_size_max > self.defaults.record_size_max:
             raise BadRequestError(
                 f"record_size_max is {config.record_size_max}; "
-                f"this node takes {self._record_size_max} (engine.record_size_max)"
+                f"this node takes {self.defaults.record_size_max} (engine.record_size_max)"
             )
         check_config(_as_shard_config(config))
 

@@ -54,13 +54,13 @@ class BrokerCacheManager:
             if update.is_reset:
                 self.topics.clear()
                 self.nodes.clear()
-            for one in update.events:
-                self._apply(one)
+            for change in update.events:
+                self._apply(change)
             self.revision = update.revision
         self._waiters.wake()
 
-    def _apply(self, one: event.Event) -> None:
-        match one:
+    def _apply(self, change: event.Event) -> None:
+        match change:
             case event.TopicPut(topic):
                 self.topics[topic.namespace, topic.name] = topic
             case event.TopicDeleted(topic):

@@ -67,14 +67,14 @@ class TopicOffsets:
         committed = self.manager.get_offsets(group, namespace=namespace)
         if topics is None:
             topics = self._routes.names_of({shard.topic for shard in committed}, namespace)
-        found: dict[TopicPartition, Offset] = {}
+        by_partition: dict[TopicPartition, Offset] = {}
         for topic in topics:
             route = self._routes.find(topic, namespace)
             for partition in range(route.partitions):
                 known = committed.get(ShardId(route.topic.topic_id, partition))
                 if known is not None:
-                    found[topic, partition] = Offset(known.offset)
-        return found
+                    by_partition[topic, partition] = Offset(known.offset)
+        return by_partition
 
     def _forget_deleted(self, shards: Iterable[ShardId]) -> None:
         """Remove offsets of topics that were deleted during the commit. A deletion after the commit

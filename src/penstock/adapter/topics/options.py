@@ -92,9 +92,9 @@ msgspec.json.Decoder(TopicConfig)
 
 def build_config(options: Mapping[str, object], defaults: TopicConfig | None = None) -> TopicConfig:
     """Return the configuration of a new topic."""
-    made = _changed(defaults if defaults is not None else TopicConfig(), options, CREATE_NAMES)
-    check_policy(None, made.tiering)
-    return made
+    config = _changed(defaults if defaults is not None else TopicConfig(), options, CREATE_NAMES)
+    check_policy(None, config.tiering)
+    return config
 
 
 def alter_config(config: TopicConfig, options: Mapping[str, object]) -> TopicConfig:

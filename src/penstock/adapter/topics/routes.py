@@ -12,8 +12,7 @@ import threading
 from collections.abc import Collection
 from typing import Final
 
-from penstock.adapter.engine_adapter import DriverList
-from penstock.adapter.protocol import StorageAdapter
+from penstock.adapter.engine_adapter import DriverList, EngineStorageAdapter
 from penstock.adapter.topics.cache import BrokerCacheManager, TopicKey
 from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
@@ -31,7 +30,7 @@ class TopicRoute:
     def __init__(
         self,
         topic: Topic,
-        driver: StorageAdapter,
+        driver: EngineStorageAdapter,
         shards: tuple[str, ...],
         led: tuple[int, ...] | None = None,
     ) -> None:

@@ -18,7 +18,7 @@ from penstock.errors import RetryableError
 from penstock.meta.raft import StartEvent
 from penstock.platform.addresses import with_port
 from penstock.platform.log import configure_program, get_logger
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import Settings, load_settings
 from penstock.settings.redaction import redact_setting
 

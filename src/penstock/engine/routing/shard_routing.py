@@ -46,7 +46,7 @@ class Forwarder(Protocol):
         """Have another node create shards that it leads since `revision` of the metadata."""
         ...
 
-    def take_transaction_step(self, node_id: int, step: str) -> str:
+    def run_transaction_step(self, node_id: int, step: str) -> str:
         """Have another node do its part of a transaction; the words are those of the front end
         that serves transactions on both sides."""
         ...
@@ -67,7 +67,7 @@ class ShardRouting:
         self.engines: Final = engines
         self.node_id: Final = node_id
         self.transaction_steps: Callable[[str], str] | None = None
-        """Does this node's part of a transaction for another; see `take_transaction_step`."""
+        """Does this node's part of a transaction for another; see `run_transaction_step`."""
         self._forwarder: Final = forwarder
         self._shards: Final = cache.shards
         self._creating: Final = threading.Lock()
@@ -122,10 +122,10 @@ class ShardRouting:
         if leader not in {None, self.node_id} and self._forwarder is not None:
             self._other_node(entry, leader).alter_shard(entry.id, config)
 
-    def take_transaction_step(self, node_id: int, step: str) -> str:
+    def run_transaction_step(self, node_id: int, step: str) -> str:
         """Have a node do its part of a transaction, this one or another."""
         if node_id != self.node_id and self._forwarder is not None:
-            return self._forwarder.take_transaction_step(node_id, step)
+            return self._forwarder.run_transaction_step(node_id, step)
         if self.transaction_steps is None:
             raise BusyError(f"node {self.node_id} serves no transactions, or not yet")
         return self.transaction_steps(step)

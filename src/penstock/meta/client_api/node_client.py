@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.meta.client_api.metadata_proposer import MetadataProposer, expect_result
+from penstock.meta.rejections import check_partition, check_text
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.metadata import commands as cmd
-from penstock.meta.state.metadata.rows import (
-    NODES,
-)
+from penstock.meta.state.metadata.rows import LEASES, NODES
 from penstock.meta.state.model import Lease, Node, Shard
 from penstock.record import ShardId
 
@@ -73,6 +72,10 @@ class LogNodeClient(MetadataProposer):
     def release_lease(self, lease: Lease) -> None:
         command = cmd.ReleaseLease(lease.topic_id, lease.partition, lease.holder, lease.epoch)
         self._done(command, cmd.Done)
+
+    def get_lease(self, shard: ShardId) -> Lease | None:
+        check_text("a topic id", shard.topic)
+        return LEASES.get(self._reader, shard.topic, check_partition(shard.partition))
 
     def allocate_producer_ids(self, count: int, *, request_id: str = "") -> range:
         ids = self._done(cmd.AllocateProducerIds(count), cmd.ProducerIds, request_id)

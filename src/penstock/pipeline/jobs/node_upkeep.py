@@ -12,6 +12,9 @@ from contextlib import closing
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from penstock.adapter.requests import Compact
+from penstock.api.requests.node import RunUpkeep
+from penstock.api.requests.topics import DescribeTopic, ListTopics
 from penstock.errors import BadRequestError
 from penstock.pipeline.jobs.spark_work import Progress
 from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
@@ -19,7 +22,7 @@ from penstock.pipeline.read.endpoint import connect
 
 if TYPE_CHECKING:
     from penstock.api.topic_info import TopicInfo
-    from penstock.remote.client import RemoteBackend
+    from penstock.remote.client.backend import RemoteBackend
 
 
 def is_node(path: str) -> bool:
@@ -40,12 +43,12 @@ def compact_on_node(
         for done, topic in enumerate(chosen):
             if progress is not None:
                 progress("compact", done, len(chosen))
-            before = backend.describe_topic(topic.namespace, topic.name)
-            removed = backend.compact(topic.namespace, topic.name)
+            before = backend.execute(DescribeTopic(topic.name, namespace=topic.namespace))
+            removed = backend.execute(Compact(topic.name, namespace=topic.namespace))
             rows += removed.records
             size += removed.size
             if removed.records:
-                after = backend.describe_topic(topic.namespace, topic.name)
+                after = backend.execute(DescribeTopic(topic.name, namespace=topic.namespace))
                 results += _shards(before, after, removed.records)
     return UpkeepResult(address, results, rows, size, 0, time.monotonic() - began)
 
@@ -56,13 +59,16 @@ def expire_on_node(address: str, progress: Progress | None = None) -> UpkeepResu
     results = []
     size = 0
     with closing(connect(address)) as backend:
-        topics = backend.list_topics(None)
-        before = [backend.describe_topic(topic.namespace, topic.name) for topic in topics]
+        topics = backend.execute(ListTopics())
+        before = [
+            backend.execute(DescribeTopic(topic.name, namespace=topic.namespace))
+            for topic in topics
+        ]
         if progress is not None:
             progress("expire", 0, len(before))  # the node expires all of them in one call
-        backend.run_upkeep()
+        backend.execute(RunUpkeep())
         for topic in before:
-            after = backend.describe_topic(topic.namespace, topic.name)
+            after = backend.execute(DescribeTopic(topic.name, namespace=topic.namespace))
             results += _shards(topic, after, None)
             size += sum(partition.size for partition in topic.partitions)
             size -= sum(partition.size for partition in after.partitions)
@@ -72,7 +78,7 @@ def expire_on_node(address: str, progress: Progress | None = None) -> UpkeepResu
 
 
 def _chosen(backend: RemoteBackend, address: str, topics: Sequence[str] | None) -> list[TopicInfo]:
-    there = {_shown(topic): topic for topic in backend.list_topics(None)}
+    there = {_shown(topic): topic for topic in backend.execute(ListTopics())}
     for name in topics or ():
         if name not in there:
             near = get_close_matches(name, there, n=1, cutoff=0.5)

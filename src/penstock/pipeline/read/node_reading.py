@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.api.topic_info import PartitionInfo
-from penstock.engine.contract import ColumnQuery
+from penstock.adapter.requests import QueryByKey, ReadByTag, ReadColumns
+from penstock.api.requests.topics import DescribePartition, LocateTopic
 from penstock.errors import BadRequestError
 from penstock.pipeline.columns import BatchMaker
 from penstock.pipeline.read.endpoint import connect
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.pipeline.read.reading import Counts, Scan
-    from penstock.remote.client import RemoteBackend
+    from penstock.remote.client.backend import RemoteBackend
 
 
 RECORDS_PER_PAGE: Final = 4096
@@ -87,7 +87,7 @@ class NodeRangeReader:
 
     def _bounds(self, shard_range: ShardRange) -> tuple[int, int]:
         topic, partition = shard_range.shard
-        info: PartitionInfo = self._backend.partition_info(self._namespace, topic, partition)
+        info = self._backend.execute(DescribePartition(topic, partition, namespace=self._namespace))
         fail = self._scan.fail_on_data_loss
         start, end, lost = available_part(shard_range, info.earliest, info.commit, fail=fail)
         self._counts.records_lost += lost
@@ -97,7 +97,8 @@ class NodeRangeReader:
         """Raise when the topic was created again since the read was planned."""
         if self._topic_id is None:
             return
-        present, _ = self._backend.locate_topic(self._namespace, self._shard.topic)
+        request = LocateTopic(self._shard.topic, namespace=self._namespace)
+        present, _ = self._backend.execute(request)
         if present != self._topic_id:
             raise BadRequestError(recreated_text(self._shard.topic, self._topic_id, present))
 
@@ -105,8 +106,14 @@ class NodeRangeReader:
         """Yield the records of the wanted keys, by offset."""
         by_offset: dict[int, StoredRecord] = {}
         for key in self._scan.filters.keys or ():
-            messages = self._backend.query_by_key(
-                self._namespace, self._shard.topic, key, _FIRST_MS, None, KEY_RECORDS_MAX
+            messages = self._backend.execute(
+                QueryByKey(
+                    self._shard.topic,
+                    key,
+                    _FIRST_MS,
+                    limit=KEY_RECORDS_MAX,
+                    namespace=self._namespace,
+                )
             )
             if len(messages) >= KEY_RECORDS_MAX:
                 yield from self.scan()
@@ -150,8 +157,18 @@ class NodeRangeReader:
         """Ask for columns, and where the node has none to give, for rows."""
         topic, partition = self._shard
         names = self._make.stored_names
-        query = ColumnQuery(offset, self._end, names, self._tag, SIZE_PER_COLUMNS)
-        columns = self._backend.read_columns(self._namespace, topic, partition, query)
+        columns = self._backend.execute(
+            ReadColumns(
+                topic,
+                partition,
+                offset,
+                self._end,
+                names,
+                self._tag,
+                SIZE_PER_COLUMNS,
+                namespace=self._namespace,
+            )
+        )
         if columns is not None:
             # Nothing: what is left of the range was deleted.
             after = columns[-1].column("offset")[-1].as_py() + 1 if columns else self._end
@@ -162,16 +179,23 @@ class NodeRangeReader:
     def _rows(self, offset: int) -> list[StoredRecord]:
         topic, partition = self._shard
         if self._tag is None:
-            return self._backend.read(
-                self._namespace, topic, partition, Offset(offset), RECORDS_PER_PAGE, SIZE_PER_PAGE
+            return self._backend.read_by_offset(
+                topic,
+                partition,
+                Offset(offset),
+                max_records=RECORDS_PER_PAGE,
+                max_size=SIZE_PER_PAGE,
+                namespace=self._namespace,
             )
-        messages = self._backend.read_by_tag(
-            self._namespace,
-            topic,
-            self._tag,
-            partition,
-            Offset(offset),
-            RECORDS_PER_PAGE,
-            SIZE_PER_PAGE,
+        messages = self._backend.execute(
+            ReadByTag(
+                topic,
+                self._tag,
+                partition,
+                offset,
+                RECORDS_PER_PAGE,
+                SIZE_PER_PAGE,
+                namespace=self._namespace,
+            )
         )
         return [message.record for message in messages]

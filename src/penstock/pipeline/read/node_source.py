@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.adapter.requests import OffsetsAt
+from penstock.api.requests.topics import DescribeTopic, ListTopics
 from penstock.api.topic_info import PartitionInfo
-from penstock.engine.contract import AdapterOffsetStrategy
 from penstock.errors import UnknownTopicError
 from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions
@@ -30,7 +31,7 @@ class NodeSource:
         self._list()
 
     def _list(self) -> None:
-        topics = self._backend.list_topics(self._namespace)
+        topics = self._backend.execute(ListTopics(self._namespace))
         self._counts = {topic.name: topic.partition_count for topic in topics}
         self._ids = {topic.name: topic.topic_id for topic in topics}
 
@@ -51,7 +52,7 @@ class NodeSource:
     def _part(self, shard: ShardId) -> PartitionInfo:
         parts = self._parts.get(shard.topic)
         if parts is None:
-            described = self._backend.describe_topic(self._namespace, shard.topic)
+            described = self._backend.execute(DescribeTopic(shard.topic, namespace=self._namespace))
             parts = {part.partition: part for part in described.bounded}
             self._parts[shard.topic] = parts
         if shard.partition not in parts:
@@ -59,8 +60,8 @@ class NodeSource:
         return parts[shard.partition]
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
-        offsets = self._backend.offsets_at(
-            self._namespace, shard.topic, timestamp_ms, AdapterOffsetStrategy.LATEST
+        offsets = self._backend.execute(
+            OffsetsAt(shard.topic, timestamp_ms, namespace=self._namespace)
         )
         offset = offsets[shard.partition]
         return None if offset >= self.bounds(shard).commit else offset

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
+from penstock.api.requests.topics import AlterTopic, CreateTopic, DescribePartition, ListTopics
 from penstock.errors import SequenceGapError
 from penstock.pipeline.read.endpoint import connect
 from penstock.pipeline.write.staging import Chunk
@@ -22,7 +23,7 @@ from penstock.record import Producer
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.remote.client import RemoteBackend
+    from penstock.remote.client.backend import RemoteBackend
 
 
 class NodeTarget:
@@ -52,26 +53,30 @@ class NodeTarget:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         if topic in self.partition_counts():
-            self._backend.alter_topic(self._namespace, topic, partitions, {})
+            self._backend.execute(AlterTopic(topic, partitions, namespace=self._namespace))
         else:
-            self._backend.create_topic(self._namespace, topic, partitions, {})
+            self._backend.execute(CreateTopic(topic, partitions, namespace=self._namespace))
 
     def append(self, chunk: Chunk, rows: pa.RecordBatch, producer: Producer) -> bool:
         topic, partition = chunk.shard
-        before = self._backend.partition_info(self._namespace, topic, partition).latest
+        info = self._backend.execute(DescribePartition(topic, partition, namespace=self._namespace))
         try:
-            places = self._backend.write_many(
-                self._namespace, topic, [*records(rows)], partition, producer
+            places = self._backend.batch_write(
+                topic,
+                [*records(rows)],
+                partition=partition,
+                producer=producer,
+                namespace=self._namespace,
             )
         except SequenceGapError as error:
             if was_appended(error, chunk, producer):
                 return False
             raise
-        return places[0].offset >= before
+        return places[0].offset >= info.latest
 
     def flush(self) -> None:
         """Nothing to do: acknowledged rows are as durable as the node's flush settings."""
 
 
 def partition_counts_of(backend: RemoteBackend, namespace: str) -> dict[str, int]:
-    return {topic.name: topic.partition_count for topic in backend.list_topics(namespace)}
+    return {topic.name: topic.partition_count for topic in backend.execute(ListTopics(namespace))}

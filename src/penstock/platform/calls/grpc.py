@@ -70,9 +70,8 @@ def service_handlers(
     handlers: dict[str, grpc.RpcMethodHandler[object, object]] = {}
     short_name = full_name.rpartition(".")[2]
     for method in messages.DESCRIPTOR.services_by_name[short_name].methods:
-        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in method.name).lstrip("_")
         request_type = getattr(messages, method.input_type.name)
-        call = getattr(service, name)
+        call = getattr(service, attribute_of(method.name))
         if method.name in FOLLOWING or method.name in WAITING:
             calls = None
             if pools is not None:
@@ -88,6 +87,11 @@ def service_handlers(
             make, behavior = grpc.unary_unary_rpc_method_handler, _unary(call, describe)
         handlers[method.name] = make(behavior, request_type.FromString, _serialize)
     return grpc.method_handlers_generic_handler(full_name, handlers)
+
+
+def attribute_of(method: str) -> str:
+    """Return the name that a service has for a method of its `.proto` file."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in method).lstrip("_")
 
 
 _current: Final = threading.local()

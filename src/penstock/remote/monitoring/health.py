@@ -21,7 +21,7 @@ from penstock.engine.segment import SegmentEngine
 from penstock.errors import StoreError
 from penstock.node.node import Node
 from penstock.platform.disk import Disk
-from penstock.remote.call_threads import CallThreads
+from penstock.remote.server.call_threads import CallThreads
 from penstock.tiered import TieredSegmentEngine
 
 Level = Literal["failed", "error", "warning"]
@@ -71,8 +71,10 @@ class NodeHealth:
         yield from self._thread_reasons()
         clock = self._node.clock.status()
         if clock.held:
-            what = f"the clock {clock.reason}; nothing is deleted by age until it is set right or "
-            yield Reason("clock", "warning", f"{what}confirmed (penstock clock confirm)")
+            problem = (
+                f"the clock {clock.reason}; nothing is deleted by age until it is set right or "
+            )
+            yield Reason("clock", "warning", f"{problem}confirmed (penstock clock confirm)")
         yield from self._tier_reasons()
         for name, problem in self._front_ends().items():
             yield Reason(name, "error", problem)
@@ -90,13 +92,13 @@ class NodeHealth:
 
     def _failures(self) -> Iterator[Reason]:
         """Yield why parts of the node have stopped for good: only a new start helps."""
-        found: list[tuple[str, StoreError | None]] = [("metadata", self._node.meta.failure)]
+        failures: list[tuple[str, StoreError | None]] = [("metadata", self._node.meta.failure)]
         for engine in self._node.engines.opened().values():
             if isinstance(engine, SegmentEngine):
-                found.append(("log", engine.store.log_failure()))
+                failures.append(("log", engine.store.log_failure()))
             elif isinstance(engine, RocksDBStorageEngine):
-                found.append(("rocksdb", engine.failure))
-        for check, failure in found:
+                failures.append(("rocksdb", engine.failure))
+        for check, failure in failures:
             if failure is not None:
                 yield Reason(check, "failed", str(failure))
 

@@ -120,8 +120,8 @@ class MonitoringServer:
             for connection in list(self._connections.values()):
                 self._drop(connection)
             self._selector.close()
-            for one in (self._listener, self._wake_from, self._wake_to):
-                one.close()
+            for resource in (self._listener, self._wake_from, self._wake_to):
+                resource.close()
             for descriptor in self._spare:
                 os.close(descriptor)
 

@@ -39,8 +39,8 @@ def answer(status: int, kind: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-def json_answer(found: dict[str, object]) -> bytes:
-    return answer(503 if "problem" in found else 200, _JSON, msgspec.json.encode(found))
+def json_answer(document: dict[str, object]) -> bytes:
+    return answer(503 if "problem" in document else 200, _JSON, msgspec.json.encode(document))
 
 
 class Page:

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.kafka_clients import AdminClient, Producer
 
+from penstock.adapter.requests import Compact
 from penstock.record import Offset, Record
 
 TIMEOUT = 20.0
@@ -113,7 +114,7 @@ def test_a_topic_is_compacted_and_deleted_from_as_its_settings_say(
         producer.produce("table", value, key=key)
         assert producer.flush(TIMEOUT) == 0
     topics = server.node.driver_manager
-    assert [topics.compact("table").records for _ in range(3)] == [1, 1, 0]
+    assert [topics.execute(Compact("table")).records for _ in range(3)] == [1, 1, 0]
     assert [one.key for one in topics.read_by_offset("table", 0, Offset(0))] == [b"b"]
     for number in range(3):
         producer.produce("table", b"2", key=b"%d" % number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.brokers.kafka.running import Running, WireClient
 
+from penstock.adapter.requests import Compact, DeleteByKey, DeleteByOffset
 from penstock.brokers.kafka.fetch.conversion_cache import (
     OVERHEAD,
     ConversionCache,
@@ -94,11 +95,11 @@ def test_what_was_deleted_is_gone_from_the_next_fetch(server: Running, kind: str
     everything = [(number, b"%d" % number) for number in range(6)]
     assert fetch(server, kind) == fetch(server, kind) == everything
     assert server.broker.conversion_cache.hits == hits + 1, "the second one was kept"
-    topics.delete_by_offset(kind, 0, Offset(2))
+    topics.execute(DeleteByOffset(kind, 0, Offset(2)))
     assert fetch(server, kind) == [one for one in everything if one[0] != 2]
-    topics.delete_by_key(kind, b"k3")
+    topics.execute(DeleteByKey(kind, b"k3"))
     assert fetch(server, kind) == [one for one in everything if one[0] not in (2, 3)]
-    topics.compact(kind)
+    topics.execute(Compact(kind))
     assert fetch(server, kind) == [(1, b"1"), (4, b"4"), (5, b"5")]
     topics.write(kind, Record(b"new", key=b"n"))
     seen: list[tuple[int, bytes | None]] = []

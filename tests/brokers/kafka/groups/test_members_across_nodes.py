@@ -13,7 +13,7 @@ from tests.engine.quick_directory import quick_directory
 import penstock
 from penstock.api import Store
 from penstock.errors import GroupFencedError, GroupNotEmptyError
-from penstock.remote import server as serving
+from penstock.remote.server import node_server as serving
 
 pytestmark = pytest.mark.timeout(600)
 WAIT_S = 60.0

@@ -16,7 +16,7 @@ from tests.kafka_clients import AdminClient, Consumer
 import penstock
 from penstock.api import EmbeddedBackend, Store
 from penstock.errors import GroupNotEmptyError, UnknownGroupError
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 WAIT_S = 60.0

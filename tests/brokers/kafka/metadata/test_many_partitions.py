@@ -11,6 +11,7 @@ import pytest
 from tests.brokers.kafka.running import Running, WireClient
 from tests.brokers.kafka.wire.test_data_requests import batch, make, write
 
+from penstock.adapter.requests import DeleteBefore
 from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.fetch.partition_reader import PartitionReader
 from penstock.brokers.kafka.fetch.request import FetchPartition, parse_fetch
@@ -129,7 +130,7 @@ def test_what_was_deleted_is_out_of_range_for_a_connection_that_knew_better(
         write(client, topic, batch(value))
     fields = fields_of(server, topic, [3], max_wait=0)
     assert told(client.ask(FETCH, 12, **fields))[0].number("log_start_offset") == 0
-    server.node.driver_manager.delete_records_before(topic, 0, Offset(2))
+    server.node.driver_manager.execute(DeleteBefore(topic, 0, Offset(2)))
     found = told(client.ask(FETCH, 12, **fields_of(server, topic, [0])))[0]
     assert (found.number("error_code"), found.number("log_start_offset")) == (1, 2)
 

@@ -40,7 +40,7 @@ class Leader:
 
     def take(self, step: participant_rpc.Step) -> participant_rpc.StepResult:
         return participant_rpc.decode_result(
-            self.node.handler.take_transaction_step(
+            self.node.handler.run_transaction_step(
                 self.node.meta.node_id, participant_rpc.encode(step)
             )
         )

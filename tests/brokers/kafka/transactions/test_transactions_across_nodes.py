@@ -16,8 +16,8 @@ from tests.engine.quick_directory import quick_directory
 from tests.kafka_clients import AdminClient, Consumer, Producer
 from tests.meta.raft.cluster_in_process import free_ports
 
-from penstock.remote import server as serving
-from penstock.remote.server import Server
+from penstock.remote.server import node_server as serving
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, Settings
 
 pytestmark = pytest.mark.timeout(600)

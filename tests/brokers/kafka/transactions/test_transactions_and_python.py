@@ -13,6 +13,7 @@ from tests.brokers.kafka.running import Running, running
 from tests.brokers.kafka.waiting import wait_until_ended
 from tests.kafka_clients import Consumer, Producer
 
+from penstock.adapter.requests import OffsetsAt, QueryByKey, ReadByKey, ReadByTag
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.server import KafkaServer
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
@@ -75,12 +76,12 @@ def test_aborted_records_are_holes_for_every_read(server: Running) -> None:
     assert values(node) == [b"kept", b"kept, too", b"between"]
     shown = values(node, Isolation.UNCOMMITTED)
     assert shown == [b"kept", b"kept, too", b"aborted 1", b"between", b"aborted 2"]
-    tagged = node.driver_manager.read_by_tag(TOPIC, "x", partition=0)
+    tagged = node.driver_manager.execute(ReadByTag(TOPIC, "x", partition=0))
     assert [one.value for one in tagged] == [b"kept", b"kept, too", b"between"]
-    newest = node.driver_manager.read_by_key(TOPIC, b"k")
+    newest = node.driver_manager.execute(ReadByKey(TOPIC, b"k"))
     assert newest is not None
     assert newest.value == b"kept"
-    history = node.driver_manager.query_message_by_key(TOPIC, b"k")
+    history = node.driver_manager.execute(QueryByKey(TOPIC, b"k"))
     assert [one.value for one in history] == [b"kept"]
 
 
@@ -97,7 +98,7 @@ def test_a_time_never_names_an_aborted_record_to_python_and_does_to_kafka(
     assert plain.flush(WAIT_S) == 0
 
     def find(timestamp_ms: int, strategy: AdapterOffsetStrategy) -> int:
-        return node.driver_manager.get_offset_by_timestamp(TOPIC, timestamp_ms, strategy)[0]
+        return node.driver_manager.execute(OffsetsAt(TOPIC, timestamp_ms, strategy))[0]
 
     latest, earliest = AdapterOffsetStrategy.LATEST, AdapterOffsetStrategy.EARLIEST
     assert find(1_500, latest) == 0, "nothing is to be seen yet, and all of it may be"
@@ -172,7 +173,7 @@ def test_a_node_without_kafka_clients_knows_of_transactions(data_path: Path) -> 
     with Node(str(data_path), settings) as node:
         assert values(node) == [b"kept"]
         latest = AdapterOffsetStrategy.LATEST
-        assert node.driver_manager.get_offset_by_timestamp(TOPIC, 0, latest)[0] == 0
+        assert node.driver_manager.execute(OffsetsAt(TOPIC, 0, latest))[0] == 0
 
 
 def in_a_cluster(alone: Settings) -> Settings:

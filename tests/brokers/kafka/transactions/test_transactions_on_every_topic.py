@@ -23,6 +23,7 @@ from tests.brokers.kafka.wire.test_data_requests import patched
 from tests.engine.quick_directory import quick_directory
 from tests.kafka_clients import Producer
 
+from penstock.adapter.requests import ReadByKey, ReadByTag
 from penstock.brokers.kafka.transactions.participant import TransactionParticipant
 from penstock.engine.contract import Isolation
 from penstock.errors import BusyError
@@ -112,8 +113,8 @@ def test_what_is_found_by_key_tag_and_time_is_committed(server: Running, topic: 
         assert producer.flush(WAIT_S) == 0
 
     def found() -> list[object]:
-        newest = node.driver_manager.read_by_key(topic, b"k")
-        tagged = node.driver_manager.read_by_tag(topic, "x", partition=0)
+        newest = node.driver_manager.execute(ReadByKey(topic, b"k"))
+        tagged = node.driver_manager.execute(ReadByTag(topic, "x", partition=0))
         return [None if newest is None else newest.value, [one.value for one in tagged]]
 
     for value, commit in ((b"first", True), (b"second", False), (b"third", True)):

@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.brokers.kafka.running import Running, WireClient, running
 
+from penstock.adapter.requests import Compact
 from penstock.brokers.kafka.wire.batch_conversion import batch_of
 from penstock.brokers.kafka.wire.batch_header import CHECKED_FROM, HEAD, TRANSACTIONAL
 from penstock.brokers.kafka.wire.fields import Fields
@@ -209,7 +210,7 @@ def test_a_compacted_topic_wants_keys_and_keeps_the_newest(
     write(client, topic, batch(b"1", key=b"a"))
     write(client, topic, batch(b"2", b"3", key=b"b"))
     write(client, topic, batch(b"4", key=b"a"))
-    assert server.node.driver_manager.compact(topic).records == 2
+    assert server.node.driver_manager.execute(Compact(topic)).records == 2
     seen, offset = [], 0
     while offset < 4:
         data = read(client, topic, offset).blob("records")

@@ -18,7 +18,7 @@ from penstock.errors import BadRequestError, LockedError
 from penstock.pipeline import jobs
 from penstock.pipeline.write.commit_protocol import Journal, OpenBatch
 from penstock.record import ShardId, StoredRecord
-from penstock.remote.server import Server
+from penstock.remote.server.node_server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 NEW = ShardId("copied", 0)

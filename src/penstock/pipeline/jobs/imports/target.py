@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from penstock.api.requests.topics import DescribeTopic, ListTopics
 from penstock.engine.segment import ReadOnlyStore
 from penstock.errors import BadRequestError, NotAStoreError
 from penstock.pipeline.jobs.node_upkeep import is_node
@@ -65,10 +66,8 @@ class ImportPlace:
 
     def _records_of_node(self, topic: str | None) -> int:
         with closing(connect(self.path)) as backend:
-            there = {info.name for info in backend.list_topics(DEFAULT_NAMESPACE)}
+            there = {info.name for info in backend.execute(ListTopics(DEFAULT_NAMESPACE))}
             topics = [
-                backend.describe_topic(DEFAULT_NAMESPACE, name)
-                for name in there
-                if topic in (None, name)
+                backend.execute(DescribeTopic(name)) for name in there if topic in (None, name)
             ]
         return sum(int(part.latest) for info in topics for part in info.partitions)

@@ -1,0 +1,1 @@
+"""The client side of the storage API: `RemoteBackend`, and failover between servers."""

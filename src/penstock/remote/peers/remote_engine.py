@@ -1,0 +1,88 @@
+"""`RemoteEngine`: the engine of another node, for the shards that it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
+
+import msgspec
+
+from penstock.engine.contract import Capabilities, ShardConfig, Written
+from penstock.errors import NotSupportedError, StoreError
+from penstock.record import Offset, Producer, Record, ShardId
+from penstock.remote import shards_pb2 as pb
+from penstock.remote import storage_pb2
+from penstock.remote.wire import shard_calls as calls
+from penstock.remote.wire.shard_calls import ShardCall
+
+if TYPE_CHECKING:
+    from penstock.remote.peers.connections import ClientConnectionManager
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _forwarded(call: ShardCall[P, R]) -> Callable[Concatenate[RemoteEngine, P], R]:
+    """Return the method that sends a call to the other node."""
+
+    def send(self: RemoteEngine, /, *arguments: P.args, **named: P.kwargs) -> R:
+        message = call.encode(*arguments, **named)
+        return call.decode(self.connections.send(self.node_id, call, message))
+
+    return send
+
+
+class RemoteEngine:
+    """Implements `StorageEngine`."""
+
+    def __init__(self, connections: ClientConnectionManager, node_id: int) -> None:
+        self.connections: Final = connections
+        self.node_id: Final = node_id
+
+    seal_shard = _forwarded(calls.SEAL)
+    shard_info = _forwarded(calls.INFO)
+    read_by_offset = _forwarded(calls.READ)
+    read_by_tag = _forwarded(calls.READ_BY_TAG)
+    read_by_key = _forwarded(calls.READ_BY_KEY)
+    query_by_key = _forwarded(calls.QUERY_BY_KEY)
+    delete_by_key = _forwarded(calls.DELETE_BY_KEY)
+    delete_by_offset = _forwarded(calls.DELETE_BY_OFFSET)
+    delete_records_before = _forwarded(calls.DELETE_BEFORE)
+    get_offset_by_timestamp = _forwarded(calls.OFFSET_AT)
+    compact = _forwarded(calls.COMPACT)
+
+    def batch_write(
+        self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
+    ) -> Written:
+        message = calls.WRITE.encode(shard, records, producer=producer)
+        return calls.WRITE.decode(self.connections.write_send(self.node_id, message))
+
+    def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:
+        return self.batch_write(shard, [record], producer=producer)
+
+    def create_shard(self, shard: ShardId, config: ShardConfig) -> None:  # noqa: ARG002 - it has it
+        self.connections.open_shards(self.node_id, shard.topic, [shard.partition], 0)
+
+    def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
+        text = msgspec.json.encode(config).decode()
+        request = pb.ShardAlteration(shard=shard.name, config=text)
+        self.connections.call(self.node_id, "Alter", request, storage_pb2.Nothing)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        raise self._unsupported("the capabilities of its engines")
+
+    def delete_shard(self, shard: ShardId) -> None:
+        raise self._unsupported(f"the deletion of {shard.name!r}")
+
+    def list_shard(self, topic: str | None = None) -> list[ShardId]:  # noqa: ARG002 - the contract's
+        raise self._unsupported("the list of its shards")
+
+    def apply_retention(self, shard: ShardId) -> Offset:
+        raise self._unsupported(f"the retention of {shard.name!r}")
+
+    def close(self) -> None:
+        """The connection manager closes the connections."""
+
+    def _unsupported(self, operation: str) -> StoreError:
+        return NotSupportedError(f"{operation}: only node {self.node_id} itself can do this")
