@@ -177,13 +177,13 @@ class Upkeep:
         self._parts.log.prefault()
         self._parts.index.prefault(_PREFAULT_INDEX_SIZE)
 
-    def _try(self, what: str, step: Callable[[], None]) -> None:
+    def _try(self, step_name: str, step: Callable[[], None]) -> None:
         try:
             step()
         except (OSError, StoreError) as error:
-            _log.error("upkeep_failed", step=what, error=str(error))
+            _log.error("upkeep_failed", step=step_name, error=str(error))
         except Exception as error:  # noqa: BLE001 - without this thread nothing reaches the device
-            _log.error("upkeep_failed", cause=error, step=what)
+            _log.error("upkeep_failed", cause=error, step=step_name)
 
     def report_failed_close(self, error: Exception) -> None:
         _log.error("not_closed_cleanly", path=self._parts.paths.root, error=str(error))

@@ -276,16 +276,16 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
     def read_columns(self, shard: ShardId, query: ColumnQuery) -> list[pa.RecordBatch] | None:
         """Return records as Arrow columns; None where only rows can be had."""
         self._config(shard)
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         size = 0
         for batch in self.store.read_arrow(
             shard, query.offset, until=query.until, columns=query.columns, tag=query.tag
         ):
-            found.append(batch)
+            batches.append(batch)
             size += batch.nbytes
             if size >= query.max_size:
                 break
-        return found
+        return batches
 
     def read_by_tag(
         self,
@@ -336,9 +336,9 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
         check_time(timestamp_ms, "timestamp_ms")
         if not isinstance(strategy, AdapterOffsetStrategy):
             raise BadRequestError(f"strategy must be an AdapterOffsetStrategy, not {strategy!r}")
-        found = self._offset_at(shard, timestamp_ms)
-        if found is not None:
-            return Offset(found)
+        offset = self._offset_at(shard, timestamp_ms)
+        if offset is not None:
+            return Offset(offset)
         bounds = self.store.bounds(shard)
         earliest = strategy is AdapterOffsetStrategy.EARLIEST
         return bounds.earliest if earliest else bounds.next
@@ -360,8 +360,8 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
     def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
         self._config(shard)
         check_offset(offset)
-        found = self.store.read(shard, min(offset, _FAR), max_records=1)
-        if not found or found[0].offset != offset:
+        records = self.store.read(shard, min(offset, _FAR), max_records=1)
+        if not records or records[0].offset != offset:
             return False
         return self.store.delete_offsets(shard, [offset]) == 1
 
@@ -407,7 +407,7 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
         aborted: Ranges,
         tombstones_until: int | None = None,
     ) -> Compacted:
-        found = find_removable(
+        removable = find_removable(
             self.store,
             shard,
             rules,
@@ -415,9 +415,9 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
             aborted=aborted,
             tombstones_until=tombstones_until,
         )
-        if found.offsets:
-            self.store.delete_offsets(shard, found.offsets)
-        return Compacted(len(found.offsets), found.size, found.again_ms)
+        if removable.offsets:
+            self.store.delete_offsets(shard, removable.offsets)
+        return Compacted(len(removable.offsets), removable.size, removable.again_ms)
 
     def _transactions_of(self, shard: ShardId) -> tuple[int, Ranges]:
         """Return where a shard stops being stable, and the records that were aborted before."""

@@ -89,7 +89,7 @@ _encoder: Final = msgspec.json.Encoder()
 _head_decoder: Final = msgspec.json.Decoder(_Head)
 _decoder: Final[msgspec.json.Decoder[Command]] = msgspec.json.Decoder(Command)
 _KNOWN: Final = frozenset(
-    str(each.__struct_config__.tag) for each in (DeleteOffsets, DeleteBefore, Seal)
+    str(command_type.__struct_config__.tag) for command_type in (DeleteOffsets, DeleteBefore, Seal)
 )
 
 
@@ -109,8 +109,8 @@ def delete_ranges(ranges: Iterable[tuple[int, int]]) -> list[DeleteOffsets]:
     """Return the commands that delete half-open ranges, which may come in any order."""
     merged = coalesce(ranges)
     return [
-        DeleteOffsets(ranges=tuple(merged[at : at + RANGES_MAX]))
-        for at in range(0, len(merged), RANGES_MAX)
+        DeleteOffsets(ranges=tuple(merged[start : start + RANGES_MAX]))
+        for start in range(0, len(merged), RANGES_MAX)
     ]
 
 

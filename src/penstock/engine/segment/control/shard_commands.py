@@ -174,10 +174,10 @@ class ShardCommands:
         return True
 
     def _mark_dropped(self, log: ShardLog) -> None:
-        for each in (log, self._table.find(control.control_shard(log.shard))):
-            if each is not None and not each.state.dropped:
-                self._checkpointer.touch(each)
-                each.forget(self._log.end)
+        for shard_log in (log, self._table.find(control.control_shard(log.shard))):
+            if shard_log is not None and not shard_log.state.dropped:
+                self._checkpointer.touch(shard_log)
+                shard_log.forget(self._log.end)
 
     @staticmethod
     def _apply(log: ShardLog, command: control.Command, offset: int) -> None:
@@ -198,10 +198,10 @@ class ShardCommands:
         return companion
 
     def _journal(self) -> ShardLog:
-        found = self._table.find(CATALOG)
-        if found is None:
+        catalog = self._table.find(CATALOG)
+        if catalog is None:
             with self._log.lock:
-                found = self._table.find(CATALOG)
-                if found is None:
-                    found = self._table.add(CATALOG, ShardState(QueueKind.SIMPLE), 0, 0)
-        return found
+                catalog = self._table.find(CATALOG)
+                if catalog is None:
+                    catalog = self._table.add(CATALOG, ShardState(QueueKind.SIMPLE), 0, 0)
+        return catalog

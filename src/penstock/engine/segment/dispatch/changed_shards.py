@@ -73,6 +73,6 @@ def changed_indexes(before: bytes, now: bytes) -> Iterator[int]:
             continue
         numbers = memoryview(new).cast("q")
         known = memoryview(old).cast("q")
-        for at, number in enumerate(numbers):
-            if at >= len(known) or number != known[at]:
-                yield start // _NUMBER_SIZE + at
+        for index, number in enumerate(numbers):
+            if index >= len(known) or number != known[index]:
+                yield start // _NUMBER_SIZE + index

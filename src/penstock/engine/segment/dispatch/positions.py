@@ -107,18 +107,18 @@ def _pack_entry(shard: ShardId, offset: int) -> bytes:
 def _unpack(path: str, data: bytes) -> dict[ShardId, int]:
     count, body = unframe(POSITIONS, path, data)
     offsets: dict[ShardId, int] = {}
-    at = 0
+    position = 0
     for _ in range(count):
-        name_at = at + POSITION_ENTRY.size
+        name_at = position + POSITION_ENTRY.size
         if name_at > len(body):
-            raise CorruptionError(path, position=at, reason="an entry is cut short")
-        name_size, offset = POSITION_ENTRY.unpack_from(body, at)
-        at = name_at + name_size
-        name = bytes(body[name_at:at]).decode("utf-8", "surrogateescape")
+            raise CorruptionError(path, position=position, reason="an entry is cut short")
+        name_size, offset = POSITION_ENTRY.unpack_from(body, position)
+        position = name_at + name_size
+        name = bytes(body[name_at:position]).decode("utf-8", "surrogateescape")
         try:
             offsets[ShardId.parse(name)] = offset
         except ValueError as error:
             raise CorruptionError(path, position=name_at, reason=str(error)) from error
-    if at != len(body):
-        raise CorruptionError(path, position=at, reason="the entries do not add up")
+    if position != len(body):
+        raise CorruptionError(path, position=position, reason="the entries do not add up")
     return offsets

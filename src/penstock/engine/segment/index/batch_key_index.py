@@ -137,12 +137,12 @@ class BatchKeys:
     def advance(self, shard: ShardId, offset: int, commit: int) -> int:
         """Index the keys of committed messages from `offset` on; return where to go on."""
         entries, after = self._read_keys(shard, offset, _RECORDS_MAX, _SIZE_MAX)
-        at = 0
-        while entries is not None and at < len(entries):
+        start = 0
+        while entries is not None and start < len(entries):
             if self._sink.files.room == 0:
                 self._index.add_file(self._sink, self._clock.now_ms())
                 self._index.seal_full(self._sink)
-            at += _ENTRY_SIZE * self._sink.put(entries[at:])
+            start += _ENTRY_SIZE * self._sink.put(entries[start:])
         return min(max(after, offset + 1), commit)
 
     def flush(self) -> None:

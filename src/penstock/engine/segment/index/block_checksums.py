@@ -49,8 +49,8 @@ def compute(file: File) -> bytes:
     sums = array("I")
     zero_pages = 0
     size = file.size()
-    for at in range(0, size, _CHUNK_SIZE):
-        chunk = memoryview(_read(file, at, min(_CHUNK_SIZE, size - at)))
+    for position in range(0, size, _CHUNK_SIZE):
+        chunk = memoryview(_read(file, position, min(_CHUNK_SIZE, size - position)))
         if chunk == _ZEROS[: len(chunk)]:
             zero_pages += _page_count(len(chunk))
             continue
@@ -93,11 +93,11 @@ class Checksums:
 
     def damaged_pages(self, file: File) -> Iterator[int]:
         """Yield the numbers of pages of `file` that are not what was sealed, ascending."""
-        for at in range(0, self.file_size, _CHUNK_SIZE):
-            chunk = memoryview(file.read_at(at, _CHUNK_SIZE))
-            first = at // PAGE_SIZE
+        for position in range(0, self.file_size, _CHUNK_SIZE):
+            chunk = memoryview(file.read_at(position, _CHUNK_SIZE))
+            first = position // PAGE_SIZE
             for number in range(first, min(first + _CHUNK_SIZE // PAGE_SIZE, self.page_count)):
-                start = number * PAGE_SIZE - at
+                start = number * PAGE_SIZE - position
                 page = chunk[start : start + self.page_size(number)]
                 if not self.verify(number, page):
                     yield number
@@ -164,10 +164,10 @@ def _page_count(size: int) -> int:
     return -(-size // PAGE_SIZE)
 
 
-def _read(file: File, at: int, size: int) -> bytes:
-    data = file.read_at(at, size)
+def _read(file: File, position: int, size: int) -> bytes:
+    data = file.read_at(position, size)
     if len(data) != size:
-        raise CorruptionError(file.path, position=at + len(data), reason="cut short")
+        raise CorruptionError(file.path, position=position + len(data), reason="cut short")
     return data
 
 

@@ -188,17 +188,17 @@ class KeyIndex:
         """Return the position of the last record in the index and how many entries it has, which
         may be in several files; None when headers and entries do not agree about it."""
         end = self._ends[self.names[-1]]
-        found = 0
+        count = 0
         for name in reversed(self.names):
             if self._ends[name] != end:
                 break
             there, of_last = self._count_last(name, end)
-            found += of_last
+            count += of_last
             if of_last < there:
                 break
             if not there and len(self.names) == 1:
                 return end, 0
-        return (end, found) if found else None
+        return (end, count) if count else None
 
     def _count_last(self, name: str, position: int) -> tuple[int, int]:
         """Return how many entries a file has, and how many at its end are of one record."""
@@ -357,10 +357,10 @@ class KeyIndex:
     def lookup_all(self, text: str) -> list[int]:
         """Return positions of records that may carry `text`, in the order in which they were added,
         newest first; otherwise as `lookup`."""
-        found: list[int] = []
+        positions: list[int] = []
         for buffer in self._buffers():
-            found += self._look_into(buffer, text, (0, _TIME_MAX), _ALL)
-        return found
+            positions += self._look_into(buffer, text, (0, _TIME_MAX), _ALL)
+        return positions
 
     def _buffers(self) -> Iterator[memoryview]:
         """Yield the bytes of all files, newest first."""

@@ -102,15 +102,15 @@ class ReadOnlyIndex:
         covered = sorted(span for span in spans if span is not None)
         if self._complete and self._point is not None:
             covered.insert(0, (-1, self._point.position))
-        found: list[tuple[int, int]] = []
+        gaps: list[tuple[int, int]] = []
         start = 0
         for first, last in covered:
             if first >= start:
-                found.append((start, first + 1))
+                gaps.append((start, first + 1))
             start = max(start, last)
         if start < end:
-            found.append((start, end))
-        return found[::-1]
+            gaps.append((start, end))
+        return gaps[::-1]
 
     def _files(self) -> dict[str, _Opened]:
         with self._lock:
@@ -123,11 +123,11 @@ class ReadOnlyIndex:
         opened: dict[str, _Opened] = {}
         for name in names:
             try:
-                found = self._open(name)
+                file = self._open(name)
             except (CorruptionError, FileNotFoundError):
                 continue
-            if found is not None:
-                opened[name] = found
+            if file is not None:
+                opened[name] = file
         self._complete = self._has_all(opened)
         return opened
 
@@ -164,9 +164,9 @@ class ReadOnlyIndex:
         assert self._point is not None
         mark = self._point.index
         slots, entries_max = self._sizes.index_slots, self._sizes.index_entries_max
-        at = INDEX_HEADER.size + INDEX_SLOT_SIZE * slots
+        base = INDEX_HEADER.size + INDEX_SLOT_SIZE * slots
         count = INDEX_HEADER.unpack(mark.header)[-1]
-        first, stop = at + INDEX_ENTRY.size, at + INDEX_ENTRY.size * max(1, count)
+        first, stop = base + INDEX_ENTRY.size, base + INDEX_ENTRY.size * max(1, count)
         with memoryview(copy) as view, view[first:stop] as entries:
             good = zlib.crc32(entries) == mark.entries_crc
         if not good or copy[: INDEX_HEADER.size] != mark.header:

@@ -60,15 +60,15 @@ class BatchKeyCheck:
         path = f"{self._paths.batch_index}/{name}"
         sums = BlockChecksums(self._disk, f"{self._paths.sums}/{BATCH_KEYS}")
         try:
-            found = sums.load(f"index/{name}")
+            checksums = sums.load(f"index/{name}")
         except (CorruptionError, NotSupportedError) as error:
             self._findings.add_error(path, error)
             return
-        if found is None:
+        if checksums is None:
             self._findings.add(path, 0, "its page checksums are missing")
             return
         with closing(self._disk.open(path, writable=False)) as file:
-            for page in found.damaged_pages(file):
+            for page in checksums.damaged_pages(file):
                 self._findings.add(path, page * 4096, "page checksum does not match")
 
     def _check_newest(self, mark: IndexMark) -> None:

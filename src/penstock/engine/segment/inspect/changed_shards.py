@@ -78,9 +78,11 @@ def _changes(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
         for handle in appender.dirty_queues():
             appender.drop_units(handle, appender.next_unit(handle))
         cut = specials.pop() if status == REPLAY_TRUNCATE_BATCH_QUEUE else None
-        for at, handle in specials:
+        for record_position, handle in specials:
             if names[handle] == CATALOG:
-                yield from _change(core.decode_raw(buffer, base, at, True), at)
+                yield from _change(
+                    core.decode_raw(buffer, base, record_position, True), record_position
+                )
         if cut is not None:
             raw = core.decode_raw(buffer, base, cut[0], True)
             if isinstance(raw, Damage):

@@ -25,16 +25,16 @@ class ExtCodes:
         self._snapshot: Final = snapshot
         self._file: tuple[str, bytes] = ("", b"")
 
-    def means(self, shard: ShardId, expected: bytes, found: bytes) -> bool:
+    def means(self, shard: ShardId, expected: bytes, actual: bytes) -> bool:
         """Say whether a queue unit stands for `expected`, its tag code being in the extension."""
-        code = int.from_bytes(found[_CODE_AT:], "big", signed=True)
-        if expected[:_CODE_AT] != found[:_CODE_AT] or not is_ext_address(code):
+        code = int.from_bytes(actual[_CODE_AT:], "big", signed=True)
+        if expected[:_CODE_AT] != actual[:_CODE_AT] or not is_ext_address(code):
             return False
-        wanted = int.from_bytes(expected[_CODE_AT:], "big", signed=True)
+        tag_code = int.from_bytes(expected[_CODE_AT:], "big", signed=True)
         unit = self._unit_at(shard, ext_position(code))
-        if unit is None or unit.tag_code != wanted:
+        if unit is None or unit.tag_code != tag_code:
             return False
-        time_ms = self._store_time(int.from_bytes(found[:8], "big"))
+        time_ms = self._store_time(int.from_bytes(actual[:8], "big"))
         return time_ms is None or unit.store_timestamp_ms == time_ms
 
     def _store_time(self, position: int) -> int | None:

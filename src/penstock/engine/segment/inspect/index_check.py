@@ -49,8 +49,8 @@ class _File(NamedTuple):
     """The number that the next entry would get."""
 
     def entry(self, number: int) -> bytes:
-        at = self.entries_at + number * _SIZE
-        return bytes(self.data[at : at + _SIZE])
+        position = self.entries_at + number * _SIZE
+        return bytes(self.data[position : position + _SIZE])
 
     def first_from(self, position: int) -> int:
         """Return the number of the first entry that points at or after `position`."""
@@ -100,11 +100,11 @@ class _Cursor:
             return 0
         file = self._loaded[0]
         count = min(len(entries) // _SIZE, file.stop - self._number)
-        at = file.entries_at + self._number * _SIZE
-        found = bytes(file.data[at : at + count * _SIZE])
-        wanted = entries[: count * _SIZE]
+        position = file.entries_at + self._number * _SIZE
+        actual = bytes(file.data[position : position + count * _SIZE])
+        expected = entries[: count * _SIZE]
         # Column by column: the other fields do not follow from the log alone.
-        same = all(found[n::_SIZE] == wanted[n::_SIZE] for n in range(_COMPARED))
+        same = all(actual[n::_SIZE] == expected[n::_SIZE] for n in range(_COMPARED))
         return count if same else 0
 
     def _place(self, number: int) -> _Place:
@@ -147,20 +147,20 @@ class IndexCheck:
     def take(self, entries: bytes) -> None:
         """Compare entries that the log calls for, in order, with those of the files."""
         entries = self._below_limit(entries)
-        at = 0
-        while at < len(entries):
-            count = self._entries.match(entries[at:])
+        start = 0
+        while start < len(entries):
+            count = self._entries.match(entries[start:])
             if count:
                 self._flush()
                 self._findings.checked.index_entries += count
                 self._entries.step(count)
-                at += count * _SIZE
+                start += count * _SIZE
                 continue
             for _ in range(_SLOW_STEPS):
-                if at < len(entries):
-                    following = entries[at + _SIZE : at + 2 * _SIZE]
-                    self._match(entries[at : at + _SIZE], following)
-                    at += _SIZE
+                if start < len(entries):
+                    following = entries[start + _SIZE : start + 2 * _SIZE]
+                    self._match(entries[start : start + _SIZE], following)
+                    start += _SIZE
 
     def _below_limit(self, entries: bytes) -> bytes:
         """Leave out entries of records that a writer has appended since the check began."""
@@ -174,42 +174,46 @@ class IndexCheck:
 
     def _match(self, expected: bytes, following: bytes) -> None:
         """Match one entry. Both sides ascend by position, which tells what is missing where."""
-        wanted = _position(expected)
+        record_position = _position(expected)
         while True:
-            found = self._entries.now
-            if found is not None and found.data[:_COMPARED] == expected[:_COMPARED]:
+            entry = self._entries.now
+            if entry is not None and entry.data[:_COMPARED] == expected[:_COMPARED]:
                 self._findings.checked.index_entries += 1
                 self._entries.step()
                 self._flush()
                 return
-            if found is None or self._is_missing(found, wanted):
-                self._report_missing(found, wanted)
+            if entry is None or self._is_missing(entry, record_position):
+                self._report_missing(entry, record_position)
                 return
             then = self._entries.then
             replaced = (
                 then is not None and following and then.data[:_COMPARED] == following[:_COMPARED]
             )
-            self._report_stray(found)
+            self._report_stray(entry)
             self._entries.step()
             if replaced or (then is None and not following):
                 return
 
-    def _is_missing(self, entry: _Place, wanted: int) -> bool:
-        """Say whether `found` belongs further on: then nothing stands here for `wanted`."""
+    def _is_missing(self, entry: _Place, record_position: int) -> bool:
+        """Say whether `entry` belongs further on: then none stands here for `record_position`."""
         position = _position(entry.data)
         then = self._entries.then
         # A damaged position may be anything; a good one is followed by one at or after it.
         sane = then is None or position <= _position(then.data)
-        return position > wanted and sane and position < self._snapshot.files.stop
+        return position > record_position and sane and position < self._snapshot.files.stop
 
-    def _report_missing(self, entry: _Place | None, wanted: int) -> None:
+    def _report_missing(self, entry: _Place | None, record_position: int) -> None:
         if not self._usable:
             return
         if entry is None and self._last_path == self._directory:
-            self._report(self._directory, 0, f"the record at {wanted} of the log has no entry here")
+            self._report(
+                self._directory, 0, f"the record at {record_position} of the log has no entry here"
+            )
             return
-        path, at = (entry.path, entry.position) if entry else (self._last_path, 0)
-        self._report(path, at, f"a key of the record at {wanted} of the log has no entry here")
+        path, position = (entry.path, entry.position) if entry else (self._last_path, 0)
+        self._report(
+            path, position, f"a key of the record at {record_position} of the log has no entry here"
+        )
 
     def _report_stray(self, entry: _Place) -> None:
         position = _position(entry.data)
@@ -288,8 +292,8 @@ class IndexCheck:
             return
         count = max(1, INDEX_HEADER.unpack_from(data)[-1])
         if count > self._snapshot.sizes.index_entries_max:
-            at = INDEX_HEADER.position_of("entry_count")
-            self._findings.add(path, at, f"the file cannot hold {count} entries")
+            position = INDEX_HEADER.position_of("entry_count")
+            self._findings.add(path, position, f"the file cannot hold {count} entries")
             return
         rebuilt = bytearray(data)
         core.index_relink(
@@ -299,8 +303,8 @@ class IndexCheck:
             count,
         )
         if rebuilt != data:
-            at = _first_difference(rebuilt, data)
-            self._findings.add(path, at, self._part_of(at))
+            position = _first_difference(rebuilt, data)
+            self._findings.add(path, position, self._part_of(position))
         if count > 1:
             self._check_span(path, data, count)
         self._check_unused(path, data, count)
@@ -313,11 +317,13 @@ class IndexCheck:
         """Entry 0 is never used, and those after the last one are zeros."""
         first = self._entries_at
         for start, stop in ((first, first + _SIZE), (first + count * _SIZE, len(data))):
-            for at in range(start, stop, _CHUNK_SIZE):
-                chunk = bytes(data[at : min(at + _CHUNK_SIZE, stop)])
+            for position in range(start, stop, _CHUNK_SIZE):
+                chunk = bytes(data[position : min(position + _CHUNK_SIZE, stop)])
                 if chunk.strip(b"\0"):
                     inside = len(chunk) - len(chunk.lstrip(b"\0"))
-                    self._findings.add(path, at + inside, "bytes of unused entries are not zero")
+                    self._findings.add(
+                        path, position + inside, "bytes of unused entries are not zero"
+                    )
                     return
 
     def _part_of(self, position: int) -> str:
@@ -331,8 +337,8 @@ class IndexCheck:
         """The header says from when to when, and from where to where, the entries reach."""
         header = INDEX_HEADER.unpack_from(data)
         for number, side in ((1, 0), (count - 1, 1)):
-            at = self._entries_at + number * _SIZE
-            position = _position(bytes(data[at : at + _SIZE]))
+            entry_position = self._entries_at + number * _SIZE
+            position = _position(bytes(data[entry_position : entry_position + _SIZE]))
             time_ms = self._store_time(position)
             for field, expected in ((side, time_ms), (side + 2, position)):
                 if expected is not None and header[field] != expected:
@@ -345,12 +351,12 @@ class IndexCheck:
         the first entry count from the end of the file before.)"""
         begin_ms = INDEX_HEADER.unpack_from(data)[0]
         for number in range(2, count):
-            at = self._entries_at + number * _SIZE
-            _, position, seconds, _ = INDEX_ENTRY.unpack_from(data, at)
+            entry_position = self._entries_at + number * _SIZE
+            _, position, seconds, _ = INDEX_ENTRY.unpack_from(data, entry_position)
             time_ms = self._store_time(position)
             if time_ms is not None and seconds != _seconds_since(begin_ms, time_ms):
                 reason = f"the time of the entry is not that of the record at {position} of the log"
-                self._findings.add(path, at, reason)
+                self._findings.add(path, entry_position, reason)
                 return
 
     def _check_mark(self, path: str, data: memoryview) -> None:
@@ -394,11 +400,11 @@ def _seconds_since(begin_ms: int, time_ms: int) -> int:
     return min(max(0, time_ms - begin_ms) // 1000, _SECONDS_MAX)
 
 
-def _first_difference(one: bytearray, other: memoryview) -> int:
-    at = 0
-    while one[at : at + _CHUNK_SIZE] == other[at : at + _CHUNK_SIZE]:
-        at += _CHUNK_SIZE
-    return next(n for n in range(at, len(one)) if one[n] != other[n])
+def _first_difference(rebuilt: bytearray, other: memoryview) -> int:
+    position = 0
+    while rebuilt[position : position + _CHUNK_SIZE] == other[position : position + _CHUNK_SIZE]:
+        position += _CHUNK_SIZE
+    return next(n for n in range(position, len(rebuilt)) if rebuilt[n] != other[n])
 
 
 def _position(entry: bytes) -> int:
