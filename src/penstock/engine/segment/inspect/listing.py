@@ -76,27 +76,27 @@ def records(
     """Yield the records of [offset, until), all there are by default, at most `limit`. `pass_over`
     is called for what cannot be decoded; without it, that raises."""
     bounds = store.bounds(shard)
-    at = bounds.earliest if offset is None else offset
+    next_offset = bounds.earliest if offset is None else offset
     end = bounds.commit if until is None else min(until, bounds.commit)
     left = limit
-    while at < end and (left is None or left > 0):
+    while next_offset < end and (left is None or left > 0):
         count = _RECORDS_PER_STEP if left is None else min(_RECORDS_PER_STEP, left)
         try:
-            page = store.read_page(shard, at, max_records=count, tag=tag)
+            page = store.read_page(shard, next_offset, max_records=count, tag=tag)
         except UnreadableContentError as error:
             if pass_over is None:
                 raise
             pass_over(error)
-            at = error.next_offset
+            next_offset = error.next_offset
             continue
         for record in page.records:
             if record.offset >= end:
                 return
             yield record
         left = None if left is None else left - len(page.records)
-        if page.next_offset <= at:
+        if page.next_offset <= next_offset:
             return
-        at = page.next_offset
+        next_offset = page.next_offset
 
 
 def find_by_key(
@@ -111,9 +111,9 @@ def find_by_key(
     """Yield the records of a key, newest first in each shard, at most `limit`."""
     left = limit
     for shard in shards:
-        found = store.query_by_key(shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=left)
-        yield from (Hit(shard, record) for record in found)
-        left -= len(found)
+        matches = store.query_by_key(shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=left)
+        yield from (Hit(shard, record) for record in matches)
+        left -= len(matches)
         if left <= 0:
             return
 
@@ -138,7 +138,7 @@ def find_by_time(
     for shard in shards:
         offset = store.offset_by_timestamp(shard, timestamp_ms)
         if offset is not None:
-            yield from (Hit(shard, found) for found in store.read(shard, offset, max_records=1))
+            yield from (Hit(shard, record) for record in store.read(shard, offset, max_records=1))
 
 
 def shards_named(store: ReadOnlyStore, name: str | None) -> list[ShardId]:
@@ -146,22 +146,22 @@ def shards_named(store: ReadOnlyStore, name: str | None) -> list[ShardId]:
     known = store.shards()
     if name is None:
         return known
-    found = [shard for shard in known if name in (shard.name, shard.topic)]
-    if not found:
+    shards = [shard for shard in known if name in (shard.name, shard.topic)]
+    if not shards:
         raise UnknownTopicError(name)
-    return found
+    return shards
 
 
 def record_detail(store: ReadOnlyStore, shard: ShardId, offset: int) -> RecordDetail:
     """Return one record; raise a `RequestError` that says why when there is none to be read."""
-    found = store.read(shard, offset, max_records=1)
-    if not found or found[0].offset != offset:
+    stored_records = store.read(shard, offset, max_records=1)
+    if not stored_records or stored_records[0].offset != offset:
         raise RequestError(_why_not(store, shard, offset))
     (data,) = store.read_raw(shard, offset, max_records=1)
     raw = _decode(data)
     return RecordDetail(
         shard=shard,
-        record=found[0],
+        record=stored_records[0],
         entry=_entry(store, raw),
         version=raw.version,
         flag=raw.flag,
@@ -227,8 +227,8 @@ def _entry(store: ReadOnlyStore, raw: RawRecord) -> LogEntry:
 
 
 def _decode(data: bytes) -> RawRecord:
-    at = RECORD_HEAD.position_of("position")
-    position = int.from_bytes(data[at : at + 8], "big")
+    start = RECORD_HEAD.position_of("position")
+    position = int.from_bytes(data[start : start + 8], "big")
     raw = core.decode_raw(data, position, position, True)
     assert isinstance(raw, RawRecord), "the store has checked it"
     return raw
@@ -239,5 +239,5 @@ def _host(host: bytes) -> str:
     port = int.from_bytes(host[-4:], "big")
     if len(host) == 8:
         return ".".join(str(byte) for byte in host[:4]) + f":{port}"
-    groups = [host[at : at + 2].hex() for at in range(0, 16, 2)]
+    groups = [host[start : start + 2].hex() for start in range(0, 16, 2)]
     return f"[{':'.join(groups)}]:{port}"

@@ -186,10 +186,12 @@ class LogCheck:
         self._ends_damaged = True
         path = self._files.path_of(base)
         self._findings.add(path, damage.position - base, damage.reason)
-        found = core.find_record(buffer, base, damage.position + 1, file_end, self._files.strict)
+        record_position = core.find_record(
+            buffer, base, damage.position + 1, file_end, self._files.strict
+        )
         ends_here = damage.position < self._durable <= file_end and damage.reason != HOLE_REASON
         end = self._durable if ends_here else file_end
-        after = end if found < 0 else found
+        after = end if record_position < 0 else record_position
         self._damaged.add(damage.position, after)
         return after
 
@@ -211,18 +213,18 @@ class LogCheck:
                 continue
             # What was allocated and never written is most of a young log, and need not be read.
             for start, stop in self._files.written_ranges(max(base, end)):
-                found = self._first_not_zero(base, start, stop)
-                if found is not None:
+                position = self._first_not_zero(base, start, stop)
+                if position is not None:
                     reason = "bytes after the end of the log are not zero"
-                    self._findings.add(self._files.path_of(base), found - base, reason)
+                    self._findings.add(self._files.path_of(base), position - base, reason)
                     return
 
     def _first_not_zero(self, base: int, start: int, stop: int) -> int | None:
         buffer = self._files.buffer(base)
-        for at in range(start, stop, _CHUNK_SIZE):
-            chunk = bytes(buffer[at - base : min(at + _CHUNK_SIZE, stop) - base])
+        for position in range(start, stop, _CHUNK_SIZE):
+            chunk = bytes(buffer[position - base : min(position + _CHUNK_SIZE, stop) - base])
             if chunk != _ZEROS[: len(chunk)]:
-                return at + len(chunk) - len(chunk.lstrip(b"\0"))
+                return position + len(chunk) - len(chunk.lstrip(b"\0"))
         return None
 
     def _truncate_shards(self, position: int) -> None:

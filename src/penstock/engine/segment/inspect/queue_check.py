@@ -132,14 +132,14 @@ class QueueCheck:
         queue.cut(offset)
 
     def _queue(self, appender: Appender, handle: int) -> _Derived:
-        found = self._queues.get(handle)
-        if found is None:
+        queue = self._queues.get(handle)
+        if queue is None:
             for number, topic, partition, kind, _, _ in appender.queues():
                 if number not in self._queues:
                     kind_of = QueueKind.BATCH if kind else QueueKind.SIMPLE
                     self._queues[number] = self._begin(ShardId(topic, partition), kind_of)
-            found = self._queues[handle]
-        return found
+            queue = self._queues[handle]
+        return queue
 
     def _begin(self, shard: ShardId, kind: QueueKind) -> _Derived:
         """Look at the files of a queue as a whole."""
@@ -194,12 +194,15 @@ class QueueCheck:
         actual = self._read(log, first, len(units) // QUEUE_UNIT.size)
         if actual is None or (actual == units and PRE_BLANK not in units):
             return
-        for at in range(0, len(units), QUEUE_UNIT.size):
-            expected, found = units[at : at + QUEUE_UNIT.size], actual[at : at + QUEUE_UNIT.size]
-            offset = first + at // QUEUE_UNIT.size
+        for start in range(0, len(units), QUEUE_UNIT.size):
+            expected, unit = (
+                units[start : start + QUEUE_UNIT.size],
+                actual[start : start + QUEUE_UNIT.size],
+            )
+            offset = first + start // QUEUE_UNIT.size
             if expected == PRE_BLANK:
-                self._report_hole(queue, log, offset, found)
-            elif expected != found and not self._ext.means(log.shard, expected, found):
+                self._report_hole(queue, log, offset, unit)
+            elif expected != unit and not self._ext.means(log.shard, expected, unit):
                 queue.note(offset, offset + 1, expected, lost=False)
 
     def _report_hole(self, queue: _Derived, log: ReadOnlyShard, offset: int, unit: bytes) -> None:
@@ -237,8 +240,8 @@ class QueueCheck:
             expected = data[number * BATCH_UNIT.size : (number + 1) * BATCH_UNIT.size]
             unit = first + number + queue.shift
             inside = log.ends.first <= unit < log.ends.stop
-            found = self._read(log, unit, 1) if inside else b""
-            if found is not None and found != expected:
+            actual = self._read(log, unit, 1) if inside else b""
+            if actual is not None and actual != expected:
                 offset = units[number][_BASE_OFFSET]
                 queue.note(offset, offset + units[number][_COUNT], expected, lost=False)
 
@@ -285,12 +288,12 @@ class QueueCheck:
             if shard.topic.startswith(_MULTI_DISPATCH):
                 self._findings.note(f"{shard.topic}: queues of multi-dispatched records")
                 continue
-            found = seen.get(shard)
-            if found is None:
-                found = self._begin(shard, log.kind)
-                self._report_error(found)
-            if found.log is not None:
-                self._check_ends(found, found.log)
+            derived = seen.get(shard)
+            if derived is None:
+                derived = self._begin(shard, log.kind)
+                self._report_error(derived)
+            if derived.log is not None:
+                self._check_ends(derived, derived.log)
 
     def _report_error(self, queue: _Derived) -> None:
         if queue.error is not None and queue.undecided is None:
@@ -324,12 +327,12 @@ class QueueCheck:
             whose = f"of offset {run.first}"
         if run.expected == PRE_BLANK:
             return f"the log holds no record {whose}"
-        found = self._read(log, self._unit_of(queue, run.first), 1) or b""
-        if found.count(0) == len(found):
+        unit = self._read(log, self._unit_of(queue, run.first), 1) or b""
+        if unit.count(0) == len(unit):
             return f"no unit {whose}; the record is at {_position(run.expected)} of the log"
-        if _position(found) != _position(run.expected):
+        if _position(unit) != _position(run.expected):
             return (
-                f"wrong unit {whose}: it says position {_position(found)} of the log, "
+                f"wrong unit {whose}: it says position {_position(unit)} of the log, "
                 f"the record is at {_position(run.expected)}"
             )
         return f"wrong unit {whose}: size, tag code or time are not those of the record"
@@ -370,8 +373,8 @@ class QueueCheck:
             return
         if rest.count(0) != len(rest):
             path, start = _place_of(log, stop)
-            at = len(rest) - len(rest.lstrip(b"\0"))
-            self._findings.add(path, start + at, "there is something after the last unit")
+            index = len(rest) - len(rest.lstrip(b"\0"))
+            self._findings.add(path, start + index, "there is something after the last unit")
 
     def _check_unmatched(self, queue: _Derived, log: ReadOnlyShard, start: int, stop: int) -> None:
         """Report live units for which the log held no record at all."""
@@ -380,8 +383,8 @@ class QueueCheck:
             count = min(_UNITS_PER_STEP, stop - start, _file_end(log, start) - start)
             units = self._read(log, start, count) or b""
             for number in range(len(units) // QUEUE_UNIT.size):
-                found = units[number * QUEUE_UNIT.size : (number + 1) * QUEUE_UNIT.size]
-                self._report_hole(queue, log, start + number, found)
+                unit = units[number * QUEUE_UNIT.size : (number + 1) * QUEUE_UNIT.size]
+                self._report_hole(queue, log, start + number, unit)
             start += count
         self._report_runs(queue, log)
 
@@ -394,8 +397,8 @@ class QueueCheck:
         first_block = log.times.first_block
         if log.times.damaged:
             unknown = log.times.unknown(first_block, log.times.end_block)
-            at = _time_position(unknown[0] - first_block) if unknown else 0
-            self._findings.add(path, at, "the entry does not match its checksum")
+            position = _time_position(unknown[0] - first_block) if unknown else 0
+            self._findings.add(path, position, "the entry does not match its checksum")
         for block, maximum_ms in sorted(queue.times.items()):
             live = log.earliest // TIME_BLOCK <= block < queue.latest // TIME_BLOCK
             if not live or maximum_ms in (-1, UNKNOWN):

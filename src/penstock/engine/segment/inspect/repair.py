@@ -137,8 +137,10 @@ def _save(disk: Disk, paths: StorePaths, file_size: int, plan: RepairPlan) -> No
             path = _saved_path(paths, step)
             if not disk.exists(path):
                 with closing(disk.open(step.path, writable=False)) as file:
-                    at = file_size if step.action is Action.SHORTEN else step.at
-                    disk.replace(path, file.read_at(at, max(0, file.size() - at)), durable=True)
+                    position = file_size if step.action is Action.SHORTEN else step.at
+                    disk.replace(
+                        path, file.read_at(position, max(0, file.size() - position)), durable=True
+                    )
     disk.sync_directory(_backup(paths))
 
 
@@ -176,10 +178,10 @@ def _apply(disk: Disk, paths: StorePaths, step: RepairStep, file_size: int) -> N
     disk.sync_directory(paths.commit_log)
 
 
-def _dig(file: File, at: int, file_size: int, saved: bytes) -> None:
+def _dig(file: File, position: int, file_size: int, saved: bytes) -> None:
     """Let a hole begin at a byte of a file, with what was left of the record there."""
-    saved = saved[: file_size - at - HOLE.size]
+    saved = saved[: file_size - position - HOLE.size]
     if saved[BLANK.size : BLANK.size + len(HOLE_MARK)] == HOLE_MARK or not saved.strip(b"\0"):
         saved = b""
-    head = HOLE.pack(file_size - at, MAGIC_BLANK, HOLE_MARK, len(saved), zlib.crc32(saved))
-    file.write_at(at, head + saved)
+    head = HOLE.pack(file_size - position, MAGIC_BLANK, HOLE_MARK, len(saved), zlib.crc32(saved))
+    file.write_at(position, head + saved)

@@ -94,7 +94,7 @@ def plan_repair(snapshot: Snapshot) -> RepairPlan:
         reason = f"the durable point is damaged in {len(places)} of its 2 slots"
         steps.append(RepairStep(snapshot.paths.durable, reason, Action.REWRITE, at=places[0]))
     plan = RepairPlan(durable, steps, [], sum(stop - start for start, stop in spans), [])
-    cut = [found for step in steps for found in _cut_record(snapshot, step)]
+    cut = [entry for step in steps for entry in _cut_record(snapshot, step)]
     for shard in sorted(snapshot.shards):
         mine = [row for named, row in cut if named == shard]
         _add_lost(plan, snapshot.shards[shard], spans, mine)
@@ -153,22 +153,22 @@ def _check_file(
 ) -> Iterator[tuple[RepairStep, tuple[int, int]]]:
     path, size = files.path_of(base), files.file_size
     with closing(disk.open(path, writable=False)) as file:
-        found = file.size()
-    if found == size or (is_last and durable - base <= found < size):
+        actual_size = file.size()
+    if actual_size == size or (is_last and durable - base <= actual_size < size):
         return  # opening completes a last file that a crash left short
-    if found > size:
-        reason = f"it has {found} bytes, {found - size} more than a file of this log"
+    if actual_size > size:
+        reason = f"it has {actual_size} bytes, {actual_size - size} more than a file of this log"
         yield RepairStep(path, reason, Action.SHORTEN, base, size), (0, 0)
         return
-    at = _end_of_records(disk, files, base, found)
-    reason = f"it has {found} bytes of {size}; the last whole record ends at {at}"
-    if size - at < RECORD_SIZE_MIN or _is_blank(disk, path, at, size):
-        yield RepairStep(path, reason, Action.BLANK, base, at), (0, 0)
-    elif durable <= base + at:
-        yield RepairStep(path, reason, Action.COMPLETE, base, at), (0, 0)
+    end = _end_of_records(disk, files, base, actual_size)
+    reason = f"it has {actual_size} bytes of {size}; the last whole record ends at {end}"
+    if size - end < RECORD_SIZE_MIN or _is_blank(disk, path, end, size):
+        yield RepairStep(path, reason, Action.BLANK, base, end), (0, 0)
+    elif durable <= base + end:
+        yield RepairStep(path, reason, Action.COMPLETE, base, end), (0, 0)
     else:
-        step = RepairStep(path, reason, Action.HOLE, base, at)
-        yield step, (base + at, min(base + size, durable))
+        step = RepairStep(path, reason, Action.HOLE, base, end)
+        yield step, (base + end, min(base + size, durable))
 
 
 def _end_of_records(disk: Disk, files: FileSet, base: int, size: int) -> int:
@@ -180,18 +180,22 @@ def _end_of_records(disk: Disk, files: FileSet, base: int, size: int) -> int:
         end, _, damage = core.check_log(data, base, position, base + size, files.strict)
         if damage is None:
             break
-        found = core.find_record(data, base, damage.position + 1, base + size, files.strict)
-        if found < 0:
+        record_position = core.find_record(
+            data, base, damage.position + 1, base + size, files.strict
+        )
+        if record_position < 0:
             break
-        position = found
+        position = record_position
     return end - base
 
 
-def _is_blank(disk: Disk, path: str, at: int, size: int) -> bool:
+def _is_blank(disk: Disk, path: str, position: int, size: int) -> bool:
     """Say whether a blank record fills a file from a byte on: then no record is gone."""
     with closing(disk.open(path, writable=False)) as file:
-        head = file.read_at(at, BLANK.size + 8)
-    return head == BLANK.pack(size - at, MAGIC_BLANK).ljust(len(head), b"\0") and len(head) >= 8
+        head = file.read_at(position, BLANK.size + 8)
+    return (
+        head == BLANK.pack(size - position, MAGIC_BLANK).ljust(len(head), b"\0") and len(head) >= 8
+    )
 
 
 # Records
@@ -233,10 +237,10 @@ def _rows_in(log: ReadOnlyShard, spans: Spans) -> Iterator[UnitRow]:
 def _stretches(rows: list[UnitRow]) -> Iterator[tuple[int, int]]:
     """Yield ranges [first, last) of rows whose offsets follow on each other."""
     first = 0
-    for at in range(1, len(rows) + 1):
-        if at == len(rows) or rows[at].first_offset != rows[at - 1].end_offset:
-            yield first, at
-            first = at
+    for index in range(1, len(rows) + 1):
+        if index == len(rows) or rows[index].first_offset != rows[index - 1].end_offset:
+            yield first, index
+            first = index
 
 
 def _lost(log: ReadOnlyShard, rows: list[UnitRow], first: int, last: int) -> LostRecords:

@@ -96,8 +96,8 @@ class DamagedSpans:
         self._ends.append(end)
 
     def __contains__(self, position: int) -> bool:
-        at = bisect_right(self._starts, position) - 1
-        return at >= 0 and position < self._ends[at]
+        index = bisect_right(self._starts, position) - 1
+        return index >= 0 and position < self._ends[index]
 
 
 class Findings:
@@ -131,13 +131,15 @@ class Findings:
 
     def keep(self, places: set[tuple[str, int]]) -> None:
         """Forget findings that are not at one of `places`."""
-        self.found[:] = [each for each in self.found if (each.path, each.position) in places]
+        self.found[:] = [
+            finding for finding in self.found if (finding.path, finding.position) in places
+        ]
         if not self.found:
             self.left_out = 0
 
     def leave_out(self, shards: set[ShardId]) -> None:
         """Forget findings about these shards, which a writer changed meanwhile."""
-        places = {(each.path, each.position) for each in self.found}
+        places = {(finding.path, finding.position) for finding in self.found}
         hasty = {place for place in places if self._places[place] in shards}
         for shard in {self._places[place] for place in hasty}:
             assert shard is not None
@@ -163,6 +165,6 @@ class Findings:
         if text not in self.notes:
             self.notes.append(text)
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, stage: str, done: int, total: int) -> None:
         if self._progress is not None:
-            self._progress(what, done, total)
+            self._progress(stage, done, total)

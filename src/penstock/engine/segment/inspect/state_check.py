@@ -179,8 +179,8 @@ class StateCheck:
                 self._findings.add(path, CHECKPOINT.position_of(name), reason)
         rest = data[CHECKPOINT.size :]
         if rest.strip(b"\0"):
-            at = len(data) - len(rest.lstrip(b"\0"))
-            self._findings.add(path, at, "bytes after the numbers are not zero")
+            position = len(data) - len(rest.lstrip(b"\0"))
+            self._findings.add(path, position, "bytes after the numbers are not zero")
 
     def _oldest_ms(self) -> int | None:
         """Return when the first record of the log was stored; None when that is unknown."""
@@ -213,9 +213,9 @@ class StateCheck:
             names = ", ".join(small_files(disk, paths))
             self._findings.note(f"{names}: values that are possible; {why} keeps no checksums")
             return
-        found = sums_of_small_files(disk, paths)
+        checksums = sums_of_small_files(disk, paths)
         for name, checksum in known.items():
-            if found.get(name) != checksum:
+            if checksums.get(name) != checksum:
                 reason = (
                     "this file is not what it was when the store was closed: it is damaged, or "
                     "RocketMQ or a person has changed it"
@@ -250,9 +250,9 @@ class StateCheck:
                 self._findings.add_error(sums.path_of(relative_path), error)
 
     def _check_pages(self, sums: BlockChecksums, relative_path: str) -> None:
-        found = sums.load(relative_path)
+        checksums = sums.load(relative_path)
         path = self._path_of(relative_path)
-        if found is None or path is None:
+        if checksums is None or path is None:
             return
         try:
             file = self._snapshot.disk.open(path, writable=False)
@@ -261,10 +261,10 @@ class StateCheck:
                 self._findings.add(path, 0, "this sealed file is missing")
             return
         with closing(file):
-            for page in found.damaged_pages(file):
+            for page in checksums.damaged_pages(file):
                 reason = "page checksum does not match"
                 self._findings.add(path, page * PAGE_SIZE, reason)
-        self._findings.checked.pages += found.page_count
+        self._findings.checked.pages += checksums.page_count
 
     def _is_needed(self, relative_path: str) -> bool:
         """Say whether a file should be there that has checksums. A writer that was killed while it

@@ -138,9 +138,9 @@ def shard_infos(store: ReadOnlyStore) -> Iterator[ShardInfo]:
 
 def topic_infos(store: ReadOnlyStore) -> Iterator[TopicInfo]:
     """Yield every topic of the user, sorted."""
-    for topic, group in groupby(shard_infos(store), lambda each: each.topic):
+    for topic, group in groupby(shard_infos(store), lambda shard_info: shard_info.topic):
         shards = list(group)
-        records = sum(each.records for each in shards)
+        records = sum(shard_info.records for shard_info in shards)
         yield TopicInfo(topic, shards[0].kind, len(shards), records)
 
 
@@ -170,9 +170,9 @@ def _shard_info(log: ReadOnlyShard) -> ShardInfo:
 
 
 def part_infos(store: ReadOnlyStore) -> Iterator[PartInfo]:
-    found = list(files(store))
+    file_infos = list(files(store))
     for part, _ in _PARTS:
-        sizes = [each.size for each in found if each.part == part]
+        sizes = [file_info.size for file_info in file_infos if file_info.part == part]
         yield PartInfo(part, len(sizes), sum(sizes))
 
 

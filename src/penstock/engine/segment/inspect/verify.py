@@ -59,7 +59,7 @@ def verify(
         before, (snapshot, problems) = snapshot, source.take_anyway()
         findings.leave_out(changed_shards(before, snapshot))
         if findings.found and left:
-            places = {(each.path, each.position) for each in findings.found}
+            places = {(finding.path, finding.position) for finding in findings.found}
             findings = _check(snapshot, problems, progress)
             findings.keep(places)
     return VerifyReport(
@@ -114,13 +114,15 @@ def _add_lost(snapshot: Snapshot, findings: Findings) -> None:
     for shard, log in sorted(snapshot.shards.items()):
         with suppress(CorruptionError):
             deleted = DeletedRanges.from_list(
-                (each.first, each.end) for each in findings.lost if each.shard == shard.name
+                (lost_range.first, lost_range.end)
+                for lost_range in findings.lost
+                if lost_range.shard == shard.name
             )
             for first, end in log.state.lost_between(log.earliest, log.commit):
-                at = first
+                offset = first
                 for start, stop in deleted.overlapping(first, end):
-                    if at < start:
-                        findings.lose(shard.name, at, start)
-                    at = max(at, stop)
-                if at < end:
-                    findings.lose(shard.name, at, end)
+                    if offset < start:
+                        findings.lose(shard.name, offset, start)
+                    offset = max(offset, stop)
+                if offset < end:
+                    findings.lose(shard.name, offset, end)

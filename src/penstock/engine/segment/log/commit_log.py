@@ -255,8 +255,8 @@ class CommitLog:
 
     def _record_syncs(self, position: int, timestamp_ms: int, seconds: list[float]) -> None:
         """Native syncs are over; later ones may be, too, and may have been noted before."""
-        for each in seconds:
-            self._metrics.flush_seconds.observe(each)
+        for duration in seconds:
+            self._metrics.flush_seconds.observe(duration)
         self._save_durable(position, timestamp_ms)
 
     def _save_durable(self, position: int, timestamp_ms: int) -> None:

@@ -91,11 +91,11 @@ def opening_error(path: str, error: OSError) -> StoreError:
             f"{where}: {error.strerror}; the process that opens a store must be allowed to read "
             "and to write all of its directory"
         )
-    found = store_error(path, error)
-    if isinstance(found, DiskFailedError):
+    failure = store_error(path, error)
+    if isinstance(failure, DiskFailedError):
         reason = str(error.strerror or error)
         return DiskFailedError(str(where), reason, consequence="nothing was opened")
-    return found
+    return failure
 
 
 @contextmanager

@@ -276,7 +276,7 @@ class FileSet:
 
     def _release_leaving(self) -> None:
         if self._leaving:
-            self._leaving = [each for each in self._leaving if not each.release()]
+            self._leaving = [opened for opened in self._leaving if not opened.release()]
 
     def _leave(self, opened: _Open) -> None:
         if not opened.release():
@@ -299,9 +299,9 @@ class FileSet:
                 return
             view = self.buffer(base, writable=True)
             for begin, end in self.written_ranges(start):
-                for at in range(begin - base, end - base, len(_ZEROS)):
-                    until = min(at + len(_ZEROS), end - base)
-                    view[at:until] = _ZEROS[: until - at]
+                for position in range(begin - base, end - base, len(_ZEROS)):
+                    until = min(position + len(_ZEROS), end - base)
+                    view[position:until] = _ZEROS[: until - position]
             self.sync(base, base + self.file_size)
 
     def written_ranges(self, start: int) -> list[tuple[int, int]]:

@@ -76,8 +76,8 @@ class EpochTable:
     def epoch_at(self, offset: int) -> int:
         """Return the epoch of the record at `offset`, or NO_EPOCH below the oldest entry."""
         entries = self._entries
-        at = bisect_right(entries, offset, key=_first_offset)
-        return entries[at - 1][0] if at else NO_EPOCH
+        index = bisect_right(entries, offset, key=_first_offset)
+        return entries[index - 1][0] if index else NO_EPOCH
 
     def truncate_from(self, offset: int) -> None:
         """Forget epochs that begin at or past `offset`: their records are gone."""
@@ -88,9 +88,9 @@ class EpochTable:
         """Forget epochs that end at or below `offset`. The newest one always stays: a shard that
         retention emptied still knows who wrote last."""
         entries = self._entries
-        at = bisect_right(entries, offset, key=_first_offset)
-        if at:
-            self._entries = ((entries[at - 1][0], offset), *entries[at:])
+        index = bisect_right(entries, offset, key=_first_offset)
+        if index:
+            self._entries = ((entries[index - 1][0], offset), *entries[index:])
 
     def to_list(self) -> list[Entry]:
         return list(self._entries)

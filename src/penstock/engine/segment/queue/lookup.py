@@ -157,10 +157,10 @@ def check_limit(limit: int) -> None:
 
 
 def _find_blank(units: bytes) -> int:
-    at = units.find(PRE_BLANK)
-    while at >= 0 and at % QUEUE_UNIT.size:
-        at = units.find(PRE_BLANK, at + 1)
-    return at
+    index = units.find(PRE_BLANK)
+    while index >= 0 and index % QUEUE_UNIT.size:
+        index = units.find(PRE_BLANK, index + 1)
+    return index
 
 
 def _after_blanks(files: FileSet, log: ReadableShard, offset: int, units: bytes) -> int:
