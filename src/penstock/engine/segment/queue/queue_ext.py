@@ -50,18 +50,18 @@ def read_ext_unit(file: Buffer, base: int, position: int) -> QueueExtUnit | Dama
     """Return the unit at byte offset `position` of the extension queue, whose file at `base` is
     `file`; None when the file holds no more units from there on."""
     view = memoryview(file).cast("B")
-    at = position - base
-    if not 0 <= at <= len(view):
+    start = position - base
+    if not 0 <= start <= len(view):
         return Damage(position, "position is outside this file")
-    if len(view) - at < 2:
+    if len(view) - start < 2:
         return None
-    size = int.from_bytes(view[at : at + 2], signed=True)
+    size = int.from_bytes(view[start : start + 2], signed=True)
     if size in (0, _REST_IS_UNUSED):
         return None
-    if not QUEUE_EXT_UNIT.size <= size <= len(view) - at:
+    if not QUEUE_EXT_UNIT.size <= size <= len(view) - start:
         return Damage(position, f"extension unit of {size} bytes is impossible")
-    _, tag_code, store_timestamp_ms, bitmap_size = QUEUE_EXT_UNIT.unpack_from(view, at)
+    _, tag_code, store_timestamp_ms, bitmap_size = QUEUE_EXT_UNIT.unpack_from(view, start)
     if bitmap_size != size - QUEUE_EXT_UNIT.size:
         return Damage(position, f"bitmap of {bitmap_size} bytes in a unit of {size}")
-    bitmap = bytes(view[at + QUEUE_EXT_UNIT.size : at + size])
+    bitmap = bytes(view[start + QUEUE_EXT_UNIT.size : start + size])
     return QueueExtUnit(position, size, tag_code, store_timestamp_ms, bitmap)

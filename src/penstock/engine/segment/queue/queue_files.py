@@ -163,9 +163,9 @@ class UnitFiles:
 
     def read_in(self, path: str, unit: int) -> bytes:
         """Return one unit of the file at `path`."""
-        at = unit % self.file_units * self.unit_size
+        position = unit % self.file_units * self.unit_size
         held = self._files.get(path)
-        return held.file.read_at(at, self.unit_size)
+        return held.file.read_at(position, self.unit_size)
 
     def write(self, unit: int, data: bytes) -> None:
         """Put whole units at `unit`; a new file is filled with pre-blank units before them."""
@@ -243,9 +243,9 @@ class UnitFiles:
                 self.remove_file(path)
             elif first + self.file_units > unit:
                 held = self._files.get(path)
-                at = (unit - first) * self.unit_size
+                position = (unit - first) * self.unit_size
                 # A fresh hole reads as zeros without writing them.
-                held.file.truncate(at)
+                held.file.truncate(position)
                 held.file.truncate(self.file_units * self.unit_size)
                 self._mark_written(path, filled=False)
                 self.note_sealed(path)

@@ -215,9 +215,9 @@ class ShardLog:
                     raise CorruptionError(path, position=0, reason="it has no checksums")
         data = self.units.read(unit, count)
         if len(data) < count * self.units.unit_size:
-            at = unit % size * self.units.unit_size
+            position = unit % size * self.units.unit_size
             path = self.units.path_of(unit)
-            raise CorruptionError(path, position=at, reason="this queue file is short")
+            raise CorruptionError(path, position=position, reason="this queue file is short")
         return data
 
     def unit_of(self, offset: int) -> int:
@@ -281,9 +281,9 @@ class ShardLog:
         low, high = self.unit_of(self.earliest), self.next_unit
         while low < high:
             middle = (low + high) // 2
-            at, row = self._record_from(middle, high)
+            unit, row = self._record_from(middle, high)
             if row is not None and row.position < position:
-                low = at + 1
+                low = unit + 1
             else:
                 high = middle
         return low
@@ -292,9 +292,9 @@ class ShardLog:
         """Return the first unit of [unit, stop) that has a record, and its number."""
         while unit < stop:
             rows = self.rows(unit, min(_ROWS_PER_STEP, stop - unit))
-            for at, row in enumerate(rows, unit):
+            for number, row in enumerate(rows, unit):
                 if not row.is_blank:
-                    return at, row
+                    return number, row
             if not rows:
                 break  # the shard was cut, or deleted, meanwhile
             unit += len(rows)

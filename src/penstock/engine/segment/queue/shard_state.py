@@ -231,13 +231,13 @@ class ShardState:
             return
         start = max(start, self.floor_offset)
         for first, stop in self._lost.overlapping(start, end):
-            at, until = max(first, start), min(stop, end)
-            for deleted, deleted_end in self.deleted_between(at, until):
-                if at < deleted:
-                    yield at, deleted
-                at = max(at, deleted_end)
-            if at < until:
-                yield at, until
+            offset, until = max(first, start), min(stop, end)
+            for deleted, deleted_end in self.deleted_between(offset, until):
+                if offset < deleted:
+                    yield offset, deleted
+                offset = max(offset, deleted_end)
+            if offset < until:
+                yield offset, until
 
     def apply(self, command: Command, control_offset: int) -> bool:
         """Fold the command at `control_offset` of the companion queue, which must be committed.
@@ -295,7 +295,9 @@ class ShardState:
     def forget_truncations(self, position: int) -> None:
         """Forget what concerns only bytes below `position`, which the log no longer holds."""
         if self.truncations:
-            self.truncations = tuple(each for each in self.truncations if each[0] > position)
+            self.truncations = tuple(
+                truncation for truncation in self.truncations if truncation[0] > position
+            )
 
     def clear(self) -> None:
         """Know nothing but the kind, the truncations and where the queue file stands."""

@@ -52,10 +52,10 @@ class ShardTable:
 
     def get(self, shard: ShardId) -> ShardLog:
         """Return an existing shard; deleted ones do not exist."""
-        found = self._by_shard.get(shard)
-        if found is None or found.state.dropped:
+        log = self._by_shard.get(shard)
+        if log is None or log.state.dropped:
             raise self._closed or UnknownShardError(shard.name)
-        return found
+        return log
 
     def close(self, error: StoreError) -> None:
         """Answer every later request with `error`."""
@@ -75,8 +75,8 @@ class ShardTable:
         return self._by_handle.get(handle)
 
     def has_user_shard(self, shard: ShardId) -> bool:
-        found = self._by_shard.get(shard)
-        return found is not None and not found.state.dropped
+        log = self._by_shard.get(shard)
+        return log is not None and not log.state.dropped
 
     def user_shards(self) -> list[ShardId]:
         return sorted(

@@ -82,10 +82,10 @@ class StateFiles:
         needed = set(expected)
         for bucket in sorted(needed | self._present()):
             try:
-                found = self._newest(bucket) if published else self._durable(bucket)
-                if found is None and bucket in needed:
+                bucket_states = self._newest(bucket) if published else self._durable(bucket)
+                if bucket_states is None and bucket in needed:
                     damaged.append(self._path(bucket))
-                states.update(found or ())
+                states.update(bucket_states or ())
             except CorruptionError as error:
                 damaged.append(error.path)
         self._rebuild_members(states)
@@ -196,11 +196,11 @@ class StateFiles:
         if data is None:
             return None
         try:
-            found = _unpack(path, bucket, data, only)
+            states = _unpack(path, bucket, data, only)
         except CorruptionError:
             return None
         self.mended.add(bucket)
-        return found
+        return states
 
     def _path(self, bucket: int) -> str:
         return f"{self._directory}/{bucket:02d}"
@@ -231,12 +231,12 @@ def _unpack(
     path: str, bucket: int, data: bytes, only: ShardId | None
 ) -> list[tuple[ShardId, ShardState]]:
     count, body = unframe(SHARD_STATES, path, data)
-    wanted = None if only is None else _encode_name(only)
+    encoded_name = None if only is None else _encode_name(only)
     try:
         return [
             (ShardId.parse(name.decode("utf-8", "surrogateescape")), ShardState.from_bytes(state))
             for name, state in _split(body, bucket, count)
-            if wanted is None or name == wanted
+            if encoded_name is None or name == encoded_name
         ]
     except ValueError as error:
         # The checksum matched, so these bytes were written so: by another program, or a fault.
@@ -247,16 +247,16 @@ def _split(body: memoryview, bucket: int, count: int) -> Iterator[tuple[bytes, m
     """Yield the name and the packed state of each entry; raise ValueError if they do not add up."""
     if bytes(body[:1]) != bytes((bucket,)):
         raise ValueError(f"this is not bucket {bucket}")
-    at = 1
+    position = 1
     for _ in range(count):
-        name_at = at + STATE_ENTRY.size
+        name_at = position + STATE_ENTRY.size
         if name_at > len(body):
             raise ValueError("an entry is cut short")
-        name_size, state_size = STATE_ENTRY.unpack_from(body, at)
+        name_size, state_size = STATE_ENTRY.unpack_from(body, position)
         state_at = name_at + name_size
-        at = state_at + state_size
-        if at > len(body):
+        position = state_at + state_size
+        if position > len(body):
             raise ValueError("an entry is cut short")
-        yield bytes(body[name_at:state_at]), body[state_at:at]
-    if at != len(body):
+        yield bytes(body[name_at:state_at]), body[state_at:position]
+    if position != len(body):
         raise ValueError("there are bytes after the last entry")

@@ -170,14 +170,14 @@ class TimeIndex:
         first = max(table.first_block, self._dropped) if first_block is None else first_block
         end = table.end_block if end_block is None else end_block
         yield from range(first, min(end, table.first_block))
-        at = max(first, table.first_block)
-        while at < min(end, table.end_block):
-            until = min(at + _SCAN, end, table.end_block)
-            part = table.values[at - table.first_block : until - table.first_block]
+        block = max(first, table.first_block)
+        while block < min(end, table.end_block):
+            until = min(block + _SCAN, end, table.end_block)
+            part = table.values[block - table.first_block : until - table.first_block]
             if part and max(part) >= timestamp_ms:
-                yield from (at + n for n, value in enumerate(part) if value >= timestamp_ms)
-            at = until
-        yield from range(at, end)
+                yield from (block + n for n, value in enumerate(part) if value >= timestamp_ms)
+            block = until
+        yield from range(block, end)
 
     def unknown(self, first_block: int, end_block: int) -> list[int]:
         """Return the blocks of `[first_block, end_block)` whose maximum is not known."""
@@ -311,8 +311,8 @@ def _unpack(path: str, data: bytes) -> tuple[_Table, bool]:
     torn_size = len(entries) % TIMES_ENTRY.size
     values = array("q")
     damaged = torn_size > 0
-    for value, found in TIMES_ENTRY.iter_unpack(entries[: len(entries) - torn_size]):
-        if zlib.crc32(_CHECKED.pack(first_block + len(values), value)) == found:
+    for value, entry_checksum in TIMES_ENTRY.iter_unpack(entries[: len(entries) - torn_size]):
+        if zlib.crc32(_CHECKED.pack(first_block + len(values), value)) == entry_checksum:
             values.append(value)
         else:
             values.append(UNKNOWN)

@@ -80,9 +80,9 @@ class ArrowReader:
         offset = max(offset, log.earliest)
         while offset < until:
             query = Query(offset, until, ROWS_PER_BATCH, SIZE_PER_BATCH, tag)
-            found, after = self._reader.read_columns(log, query, fields)
-            if found is not None:
-                batch = to_batch(found, names)
+            buffers, after = self._reader.read_columns(log, query, fields)
+            if buffers is not None:
+                batch = to_batch(buffers, names)
                 if batch.num_rows:
                     yield batch
             if after <= offset:

@@ -71,9 +71,13 @@ def _kafka_offsets(body: memoryview) -> int:
         NotSupportedError
     ):  # of the Python backend, which lacks a codec that the native one has
         core.decode_inner(body, True, 0, 0, 0)
-    offsets = at = 0
-    while at < len(body):
-        offsets += 1 + int.from_bytes(body[at + _KAFKA_DELTA_AT : at + _KAFKA_DELTA_AT + 4], "big")
-        at += _KAFKA_SIZE_END
-        at += int.from_bytes(body[at - _KAFKA_SIZE_END + _KAFKA_SIZE_AT : at], "big")
+    offsets = position = 0
+    while position < len(body):
+        offsets += 1 + int.from_bytes(
+            body[position + _KAFKA_DELTA_AT : position + _KAFKA_DELTA_AT + 4], "big"
+        )
+        position += _KAFKA_SIZE_END
+        position += int.from_bytes(
+            body[position - _KAFKA_SIZE_END + _KAFKA_SIZE_AT : position], "big"
+        )
     return offsets

@@ -92,12 +92,12 @@ class ShardReader(RawRangeReader):
     ) -> list[StoredRecord]:
         """Return the live records of `key` of a span of time, newest first."""
         check_limit(limit)
-        found = (
+        records = (
             record
             for record in self.by_key(log, key)
             if begin_ms <= record.timestamp_ms and (end_ms is None or record.timestamp_ms <= end_ms)
         )
-        return list(islice(found, min(limit, SIZE_UNLIMITED)))
+        return list(islice(records, min(limit, SIZE_UNLIMITED)))
 
     def by_key(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Yield the live records of `key`, newest first. A lost record may have had the key: what
@@ -192,7 +192,7 @@ class ShardReader(RawRangeReader):
         RocketMQ's have keys of their own), newest first."""
         seen: set[int] = set()
         both = (self._inside_batches(log, key), self._by_key_of_batch(log, key))
-        for record in merge(*both, key=lambda found: found.offset, reverse=True):
+        for record in merge(*both, key=lambda message: message.offset, reverse=True):
             if record.offset not in seen:
                 seen.add(record.offset)
                 yield record
@@ -238,8 +238,8 @@ class ShardReader(RawRangeReader):
         if whole and not names_key(raw.properties, key):
             return
         end = min(first + inner_count(raw), until)
-        wanted = None if whole else key
-        query = Query(max(first, log.earliest), end, end - first, SIZE_UNLIMITED, key=wanted)
+        key_filter = None if whole else key
+        query = Query(max(first, log.earliest), end, end - first, SIZE_UNLIMITED, key=key_filter)
         with suppress(UnreadableContentError):  # opaque: there are no messages to be given
             yield from reversed(self.read_all(log, query))
 
@@ -259,12 +259,12 @@ class ShardReader(RawRangeReader):
         """Return the offset of the first live record with a timestamp >= `timestamp_ms`: find a
         block whose maximum is that large, then look into it."""
         self._check(log)
-        found = self._first_of_time(log, timestamp_ms)
+        offset = self._first_of_time(log, timestamp_ms)
         # The time of a lost record is unknown: it may have been the first.
-        lost = log.state.first_lost(log.earliest, log.commit if found is None else found)
+        lost = log.state.first_lost(log.earliest, log.commit if offset is None else offset)
         if lost is not None:
             raise lost_record(self._files, log, lost)
-        return found
+        return offset
 
     def _first_of_time(self, log: ReadableShard, timestamp_ms: int) -> int | None:
         for block in log.blocks_from(timestamp_ms):
@@ -294,5 +294,5 @@ class ShardReader(RawRangeReader):
 
 def inner_count(raw: RawRecord) -> int:
     """Return how many messages a record of a batch queue holds; 1 for an ordinary one."""
-    found = inner_range(lookup(raw.properties))
-    return 1 if found is None else found[1]
+    inner = inner_range(lookup(raw.properties))
+    return 1 if inner is None else inner[1]

@@ -92,13 +92,13 @@ class PageReader:
         size_left = query.max_size
         now_ms = self._clock.expiry_ms()
         while offset < until and len(records) < query.max_records and size_left > 0:
-            wanted = query._replace(
+            remaining = query._replace(
                 offset=offset,
                 until=until,
                 max_records=query.max_records - len(records),
                 max_size=size_left,
             )
-            page, after, size, failure = self._step(log, wanted, now_ms)
+            page, after, size, failure = self._step(log, remaining, now_ms)
             if not page and log.was_truncated_since(generation):
                 if records:
                     break
@@ -112,7 +112,7 @@ class PageReader:
             if failure is not None:
                 if records:
                     return Page(records, after)
-                after = self._after_failure(log, wanted._replace(offset=after), failure)
+                after = self._after_failure(log, remaining._replace(offset=after), failure)
             elif after == offset:
                 break
             offset = after
@@ -215,8 +215,8 @@ class PageReader:
         and only holds something else than messages. The first of the units is that of `offset`."""
         read = UnitsRead(self._buffer(located.base), located.base, located.units, offset)
         strict = self._files.strict
-        found = find_unreadable(log.shard, log.kind, read, damage, strict=strict)
-        return found or self._corruption(damage)
+        content_error = find_unreadable(log.shard, log.kind, read, damage, strict=strict)
+        return content_error or self._corruption(damage)
 
     def _corruption(self, damage: Damage) -> CorruptionError:
         path = self._files.path_of(damage.position)
@@ -300,9 +300,9 @@ class PageReader:
         self._check(log)
         generation = 0  # any: who reads page by page knew `until` before
         while True:
-            found, after, failure = self._try_page(log, query, read)
-            if failure is None and found is not None:
-                return found, after
+            page, after, failure = self._try_page(log, query, read)
+            if failure is None and page is not None:
+                return page, after
             if log.was_truncated_since(generation):
                 generation, until = log.truncation_generation, min(query.until, log.commit)
                 if query.offset >= until:
@@ -329,9 +329,9 @@ class PageReader:
             buffer = self._buffer(located.base)
         except CorruptionError as error:
             return None, query.offset, error
-        found, after, _, damage = read(buffer, located, query)
+        page, after, _, damage = read(buffer, located, query)
         if damage is None or after > query.offset:
-            return found, min(after, query.until), None
+            return page, min(after, query.until), None
         return None, after, self._failure(log, located, query.offset, damage)
 
     def _hidden(self, log: ReadableShard, query: Query) -> list[tuple[int, int]]:

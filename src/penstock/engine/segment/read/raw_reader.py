@@ -70,8 +70,8 @@ class RawRangeReader(PageReader):
             ]
             size += length
             if foreign and not parts:
-                found = self._foreign(log, after)
-                return BatchPage([], 0, after if found else until, found)
+                foreign_batch = self._foreign(log, after)
+                return BatchPage([], 0, after if foreign_batch else until, foreign_batch)
             if foreign or after == offset:
                 return BatchPage(parts, size, after)
             offset = after
@@ -170,8 +170,8 @@ def _beginning_before(kind: QueueKind, units: bytes, until: int) -> bytes:
 
 def split_raw_range(run: bytes) -> Iterator[bytes]:
     """Yield the records, or batches, that lie one after the other."""
-    at = 0
-    while at < len(run):
-        size = int.from_bytes(run[at : at + 4], "big")
-        yield run[at : at + size]
-        at += size
+    position = 0
+    while position < len(run):
+        size = int.from_bytes(run[position : position + 4], "big")
+        yield run[position : position + size]
+        position += size

@@ -22,27 +22,27 @@ def find_transaction_records(
 ) -> list[int]:
     """Return the offsets of the live records from `start` on that belong to a transaction of a
     producer, ascending."""
-    found: list[int] = []
+    offsets: list[int] = []
     offset, until = start, int(store.bounds(shard).commit)
     while offset < until:
         run, after = store.read_raw_range(shard, offset, max_size=_RUN_SIZE, until=until)
-        found += transaction_records_in(run, producer_id)
+        offsets += transaction_records_in(run, producer_id)
         if after <= offset:
             break
         offset = after
-    return found
+    return offsets
 
 
 def transaction_records_in(run: bytes, producer_id: int) -> list[int]:
     """Return the offsets of such records that lie one after the other."""
     text = str(producer_id)
-    wanted = TRANSACTION.encode() + NAME_END + text.encode() + VALUE_END
-    found: list[int] = []
-    for record in split_raw_range(run) if wanted in run else ():
-        if wanted not in record:
+    encoded_property = TRANSACTION.encode() + NAME_END + text.encode() + VALUE_END
+    offsets: list[int] = []
+    for record in split_raw_range(run) if encoded_property in run else ():
+        if encoded_property not in record:
             continue
         raw = core.decode_raw(record, 0, 0, False)
         assert not isinstance(raw, Damage), "runs are checked"
         if dict(raw.properties).get(TRANSACTION) == text:
-            found.append(raw.queue_offset)
-    return found
+            offsets.append(raw.queue_offset)
+    return offsets

@@ -37,9 +37,9 @@ def find_unreadable(
     if isinstance(raw, Damage) or (raw.topic, raw.queue_id) != shard:
         return None
     if kind is QueueKind.SIMPLE:
-        found = (raw.position, raw.size, raw.queue_offset)
+        found_record = (raw.position, raw.size, raw.queue_offset)
         units = enumerate(QUEUE_UNIT.iter_unpack(read.units), read.offset)
-        agrees = any((*unit[:2], at) == found for at, unit in units)
+        agrees = any((*unit[:2], offset) == found_record for offset, unit in units)
         end = raw.queue_offset + 1
     else:
         inner = inner_range(lookup(raw.properties))
