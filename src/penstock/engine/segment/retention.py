@@ -208,7 +208,7 @@ class Retention:
             records = self._read_between(log, offsets.start, offsets.stop)
         except (CorruptionError, UnreadableContentError):
             return offsets.start
-        return next((each.offset for each in records if each.timestamp_ms >= oldest), None)
+        return next((record.offset for record in records if record.timestamp_ms >= oldest), None)
 
     def _timestamp_of(self, row: UnitRow) -> int:
         """Return the time of a record, or of the youngest message of a batch; what cannot be read
@@ -247,9 +247,9 @@ class Retention:
             return False
         for base in range(file_end, end, files.file_size):
             stop = min(end, base + files.file_size)
-            found = core.find_record(files.buffer(base), base, base, stop, files.strict)
-            if found >= 0:
-                raw = core.decode_raw(files.buffer(base), base, found, True, files.strict)
+            record_position = core.find_record(files.buffer(base), base, base, stop, files.strict)
+            if record_position >= 0:
+                raw = core.decode_raw(files.buffer(base), base, record_position, True, files.strict)
                 assert isinstance(raw, RawRecord), "it was just found"
                 return raw.store_timestamp_ms < self._parts.clock.expiry_ms() - self.reserved_ms
         return False
@@ -352,7 +352,9 @@ class Retention:
         paths = self._parts.paths
         others = (paths.consume_queue, paths.batch_queue, paths.index, paths.own)
         places = [paths.commit_log, *(path for path in others if self._parts.disk.exists(path))]
-        return max(((path, self._used_percent(path)) for path in places), key=lambda each: each[1])
+        return max(
+            ((path, self._used_percent(path)) for path in places), key=lambda usage: usage[1]
+        )
 
     def _force_oldest(self, report: RetentionReport, *, by_hand: bool = False) -> bool:
         files = self._parts.log.files

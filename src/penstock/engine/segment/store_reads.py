@@ -38,9 +38,9 @@ class StoreReads:
     ) -> list[StoredRecord]:
         """Return records from `offset` on, ascending."""
         if max_records == 1 and offset >= 0 < max_size:
-            found = self._point_reader.read(self._table.get(shard), offset)
-            if found is not None:
-                return [found]
+            record = self._point_reader.read(self._table.get(shard), offset)
+            if record is not None:
+                return [record]
         return self.read_page(shard, offset, max_records=max_records, max_size=max_size).records
 
     def read_page(

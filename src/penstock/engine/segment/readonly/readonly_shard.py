@@ -139,9 +139,9 @@ class ReadOnlyShard:
             path = str(error.filename or self.units.path_of(unit))
             raise CorruptionError(path, position=0, reason="this queue file is missing") from error
         if len(data) < count * self.units.unit_size:
-            at = unit % self.units.file_units * self.units.unit_size
+            position = unit % self.units.file_units * self.units.unit_size
             path = self.units.path_of(unit)
-            raise CorruptionError(path, position=at, reason="this queue file is short")
+            raise CorruptionError(path, position=position, reason="this queue file is short")
         return data
 
     def _check_sealed(self, unit: int, count: int) -> None:
@@ -230,8 +230,8 @@ def first_unit_at(
     low, high = units
     while low < high:
         middle = (low + high) // 2
-        number, found = first_record(read, unit_size, middle, high)
-        if found is not None and found < position:
+        number, record_position = first_record(read, unit_size, middle, high)
+        if record_position is not None and record_position < position:
             low = number + 1
         else:
             high = middle
@@ -245,9 +245,9 @@ def first_record(
     count = 1
     while unit < stop:
         data = read(unit, min(count, stop - unit))
-        for at in range(0, len(data), unit_size):
-            if not data.startswith(PRE_BLANK, at):
-                return unit + at // unit_size, _position(data[at:])
+        for start in range(0, len(data), unit_size):
+            if not data.startswith(PRE_BLANK, start):
+                return unit + start // unit_size, _position(data[start:])
         if not data:
             break
         unit += len(data) // unit_size

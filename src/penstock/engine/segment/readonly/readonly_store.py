@@ -226,14 +226,14 @@ class ReadOnlyStore:
     ) -> list[StoredRecord]:
         """Return live records of `key` with begin_ms <= timestamp <= end_ms, newest first."""
         check_limit(limit)
-        found: list[StoredRecord] = []
+        records: list[StoredRecord] = []
         for record in self.by_key(shard, key):
             late = end_ms is not None and record.timestamp_ms > end_ms
             if record.timestamp_ms >= begin_ms and not late:
-                found.append(record)
-                if len(found) >= limit:
+                records.append(record)
+                if len(records) >= limit:
                     break
-        return found[:limit]
+        return records[:limit]
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         """Return the offset of the first live record with a timestamp >= `timestamp_ms`."""
@@ -320,14 +320,14 @@ def _with_commit(log: ReadOnlyShard) -> tuple[ReadOnlyShard, int]:
 def _by_key(snapshot: Snapshot, shard: ShardId, key: bytes) -> Iterator[StoredRecord]:
     """Yield what the index finds and, where it has gaps, what a scan finds, newest first."""
     log = snapshot.get(shard)
-    found = merge(
+    records = merge(
         snapshot.reader.by_key(log, key),
         _by_scan(snapshot, log, key),
         key=_offset_of,
         reverse=True,
     )
     last: int | None = None
-    for record in found:
+    for record in records:
         if record.offset != last:
             last = record.offset
             yield record

@@ -80,8 +80,8 @@ class Snapshot:
         )
         self._source: Final = source
         self._open_files: Final = OpenFiles(disk, source.settings.open_files_max, writable=False)
-        found = self._found_shards() if known is None else dict(self._published_shards(known))
-        self.shards: Final[dict[ShardId, ReadOnlyShard]] = found
+        shards = self._found_shards() if known is None else dict(self._published_shards(known))
+        self.shards: Final[dict[ShardId, ReadOnlyShard]] = shards
         """All shards that are not deleted, the store's own included."""
         weakref.finalize(self, files.close)
 
@@ -96,12 +96,12 @@ class Snapshot:
         return sorted(shard for shard in self.shards if not is_control(shard))
 
     def get(self, shard: ShardId) -> ReadOnlyShard:
-        found = self.shards.get(shard)
-        if found is None:
+        log = self.shards.get(shard)
+        if log is None:
             if self.known is not None:
                 self.known.check(shard)
             raise UnknownShardError(shard.name)
-        return found
+        return log
 
     def end_for(self, log: ReadOnlyShard) -> int:
         """Return the end of the log, as far as a shard and the checkpoints know it."""
@@ -131,15 +131,15 @@ class Snapshot:
     def _found_shards(self) -> dict[ShardId, ReadOnlyShard]:
         """The queues of a directory that says nothing more about its shards."""
         disk, paths = self.disk, self.paths
-        found: dict[ShardId, ReadOnlyShard] = {}
+        shards: dict[ShardId, ReadOnlyShard] = {}
         for kind in QueueKind:
             root = paths.queue_root(kind)
             for topic in disk.list(root):
                 for queue in disk.list(f"{root}/{topic}"):
                     if queue.isascii() and queue.isdigit():
                         shard = ShardId(topic, int(queue))
-                        found[shard] = self._shard(shard, kind, None)
-        return found
+                        shards[shard] = self._shard(shard, kind, None)
+        return shards
 
     def _shard(self, shard: ShardId, kind: QueueKind, state: ShardState | None) -> ReadOnlyShard:
         source, sizes = self._source, self.sizes

@@ -95,8 +95,8 @@ class DurablePoint:
         self.store_timestamp_ms = store_timestamp_ms
         fields = (self._sequence, position, store_timestamp_ms)
         slot = bytearray(DURABLE_SLOT.pack(*fields, 0))
-        at = DURABLE_SLOT.position_of("checksum")
-        DURABLE_SLOT.pack_into(slot, 0, *fields, zlib.crc32(slot[:at]))
+        checked_size = DURABLE_SLOT.position_of("checksum")
+        DURABLE_SLOT.pack_into(slot, 0, *fields, zlib.crc32(slot[:checked_size]))
         self._file.write_at(self._sequence % 2 * _SLOT_DISTANCE, bytes(slot))
 
     def close(self) -> None:
@@ -125,16 +125,16 @@ def damaged_slots(disk: Disk, path: str) -> list[int]:
     if not disk.exists(path):
         return []
     file = disk.open(path, writable=False)
-    found = []
+    positions = []
     for slot in range(2):
         data = file.read_at(slot * _SLOT_DISTANCE, DURABLE_SLOT.size)
         if not data.strip(b"\0"):
             continue
         checksum = zlib.crc32(data[: DURABLE_SLOT.position_of("checksum")])
         if len(data) < DURABLE_SLOT.size or DURABLE_SLOT.unpack(data)[-1] != checksum:
-            found.append(slot * _SLOT_DISTANCE)
+            positions.append(slot * _SLOT_DISTANCE)
     file.close()
-    return found
+    return positions
 
 
 def write_derived(disk: Disk, path: str, point: DerivedPoint) -> None:

@@ -264,8 +264,8 @@ class Checkpointer:
         """Put the queues and times of shards on the device, all of them together, then seal the
         queue files that take no more units."""
         # The files of a deleted shard are not read again: see `shard_purge`.
-        found = [self._table.find(shard) for shard in sorted(dirty)]
-        logs = [log for log in found if log is not None and not log.state.dropped]
+        candidates = [self._table.find(shard) for shard in sorted(dirty)]
+        logs = [log for log in candidates if log is not None and not log.state.dropped]
         taken: list[tuple[ShardLog, Unsynced, Unsynced]] = []
         try:
             for log in logs:
@@ -287,8 +287,8 @@ class Checkpointer:
             with log.lock:
                 # Checksums over bytes that failed theirs would hide the damage.
                 filled = log.units.filled_and_synced if log.check_units() else []
-                for at in range(0, len(filled), _SEALED_TOGETHER):
-                    self._seal(log, filled[at : at + _SEALED_TOGETHER])
+                for start in range(0, len(filled), _SEALED_TOGETHER):
+                    self._seal(log, filled[start : start + _SEALED_TOGETHER])
 
     def _seal(self, log: ShardLog, paths: list[str]) -> None:
         """Keep checksums of queue files that take no more units."""

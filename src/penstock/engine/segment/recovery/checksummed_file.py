@@ -70,8 +70,8 @@ def unframe(kind: Kind, path: str, data: bytes) -> tuple[int, memoryview]:
     if version != kind.version:
         raise NotSupportedError(f"{path}: version {version} needs a newer release of Penstock")
     if body_size != end - FRAME_HEADER.size:
-        at = FRAME_HEADER.position_of("body_size")
-        raise CorruptionError(path, position=at, reason="size does not match")
+        position = FRAME_HEADER.position_of("body_size")
+        raise CorruptionError(path, position=position, reason="size does not match")
     return count, view[FRAME_HEADER.size : end]
 
 

@@ -78,13 +78,13 @@ def _mend(record: bytes, position: int, tail: int) -> RawRecord | None:
     size = len(record)
     mended = bytearray(record)
     head = min(size, _HEAD_SIZE)
-    for at in (*range(head), *range(max(head, size - min(tail, _TAIL_SIZE_MAX)), size)):
+    for index in (*range(head), *range(max(head, size - min(tail, _TAIL_SIZE_MAX)), size)):
         for bit in range(8):
-            mended[at] ^= 1 << bit
-            found = core.decode_raw(mended, position, position, True, True)
-            if isinstance(found, RawRecord) and found.size == size:
-                return found
-            mended[at] ^= 1 << bit
+            mended[index] ^= 1 << bit
+            decoded = core.decode_raw(mended, position, position, True, True)
+            if isinstance(decoded, RawRecord) and decoded.size == size:
+                return decoded
+            mended[index] ^= 1 << bit
     return None
 
 
@@ -92,9 +92,9 @@ def _with_size(record: bytes, position: int) -> RawRecord | None:
     """Return the record as its fields say when all that is wrong is in its first eight bytes."""
     for magic in (MAGIC_V1, MAGIC_V2):
         fixed = len(record).to_bytes(4, "big") + magic.to_bytes(4, "big") + record[8:]
-        found = core.decode_raw(fixed, position, position, False)
-        if isinstance(found, RawRecord):
-            return found
+        decoded = core.decode_raw(fixed, position, position, False)
+        if isinstance(decoded, RawRecord):
+            return decoded
     return None
 
 
@@ -120,8 +120,8 @@ def torn_record(left: bytes, position: int, size_max: int) -> RawRecord | None:
     size = int.from_bytes(left[:4], "big")
     if not RECORD_SIZE_MIN <= size <= size_max or len(left) > size:
         return None
-    found = core.decode_raw(left.ljust(size, b"\0"), position, position, False)
-    return found if isinstance(found, RawRecord) and found.position == position else None
+    decoded = core.decode_raw(left.ljust(size, b"\0"), position, position, False)
+    return decoded if isinstance(decoded, RawRecord) and decoded.position == position else None
 
 
 def offsets_of_batch(raw: RawRecord) -> int | None:
@@ -130,8 +130,8 @@ def offsets_of_batch(raw: RawRecord) -> int | None:
         count = _count_in_body(raw)
         if count is not None:
             return count
-    found = inner_range(lookup(raw.properties))
-    return found[1] if found is not None and found[0] == raw.queue_offset else None
+    inner = inner_range(lookup(raw.properties))
+    return inner[1] if inner is not None and inner[0] == raw.queue_offset else None
 
 
 def _count_in_body(raw: RawRecord) -> int | None:

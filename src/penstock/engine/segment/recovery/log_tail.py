@@ -21,9 +21,9 @@ def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
             continue
         buffer = files.buffer(base)
         for start, stop in files.written_ranges(max(end, base)):
-            found = _count_dirty(buffer, start - base, stop - base)
-            dirty += found
-            if found:
+            size = _count_dirty(buffer, start - base, stop - base)
+            dirty += size
+            if size:
                 records += _count_records(buffer, base, start, stop)
         del buffer
     if dirty:
@@ -33,8 +33,8 @@ def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
 
 def _count_dirty(buffer: memoryview, start: int, stop: int) -> int:
     dirty = 0
-    for at in range(start, stop, _ZERO_CHUNK):
-        chunk = bytes(buffer[at : min(at + _ZERO_CHUNK, stop)])
+    for position in range(start, stop, _ZERO_CHUNK):
+        chunk = bytes(buffer[position : min(position + _ZERO_CHUNK, stop)])
         if chunk != _ZEROS[: len(chunk)]:
             dirty += len(chunk.rstrip(b"\0"))
     return dirty

@@ -61,7 +61,7 @@ def ends_of_queues(
     disk: Disk, paths: StorePaths, sizes: FileSizes
 ) -> dict[ShardId, tuple[int, UnitRow]]:
     """Return where queues end by their files, with their last units."""
-    found: dict[ShardId, tuple[int, UnitRow]] = {}
+    ends: dict[ShardId, tuple[int, UnitRow]] = {}
     # Files of its own: the caller is about to remove them.
     open_files = OpenFiles(disk, _OPEN_FILES_MAX)
     try:
@@ -72,10 +72,10 @@ def ends_of_queues(
                 units = UnitFiles(open_files, paths.queue_root(kind), shard, kind, size)
                 last = _last_row(units, kind)
                 if last is not None:
-                    found[shard] = (last.end_offset, last)
+                    ends[shard] = (last.end_offset, last)
     finally:
         open_files.close()
-    return found
+    return ends
 
 
 def _queues_below(disk: Disk, root: str) -> Iterator[ShardId]:

@@ -192,7 +192,7 @@ def _mark_lost(
 ) -> None:
     """Find out which records damage took. Shards go on after every offset that was given, so that
     none is given twice; `ends` are those that queues knew of before they were removed."""
-    found = named_size = 0
+    unnamed = named_size = 0
     for shard in parts.table:
         shard.drain()
         if not shard.check_units():
@@ -202,13 +202,13 @@ def _mark_lost(
         latest = max(latest, replay.latest.get(shard.shard, 0), ends.get(shard.shard, 0))
         _fill_gaps(parts, shard, latest)
         lost = shard.find_lost(before.get(shard.shard, 0))
-        found += _count_unnamed(replay, shard, lost)
+        unnamed += _count_unnamed(replay, shard, lost)
         shard.state.note_lost(lost)
         if lost:
             parts.checkpointer.touch(shard)
-    missing = sum(each.records for each in replay.nameless) - found
-    if missing > 0 and named_size < sum(each.size for each in replay.nameless):
-        offsets = sum(each.offsets for each in replay.nameless)
+    missing = sum(nameless.records for nameless in replay.nameless) - unnamed
+    if missing > 0 and named_size < sum(nameless.size for nameless in replay.nameless):
+        offsets = sum(nameless.offsets for nameless in replay.nameless)
         _suspect_all(parts, replay.nameless[0].position, missing, offsets)
 
 

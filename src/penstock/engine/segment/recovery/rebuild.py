@@ -172,7 +172,7 @@ class _BatchBuilder(_Builder):
 
     def _write_units(self, first: int, units: bytes, stop: int) -> None:  # noqa: ARG002 - see `_finish`
         size = BATCH_UNIT.size
-        self._units += [units[at : at + size] for at in range(0, len(units), size)]
+        self._units += [units[start : start + size] for start in range(0, len(units), size)]
 
     def _finish(self, stop: int) -> None:
         held = self._shard.log.appender.read_units(self._shard.handle, stop, 1)
@@ -189,8 +189,8 @@ def _base_offset(unit: bytes) -> int:
 def _after_damage(files: FileSet, base: int, after: int, damage: Damage | None, limit: int) -> int:
     """Return the first record after bytes that are not records, or `limit`."""
     start = after if damage is None else max(after, damage.position)
-    found = core.find_record(files.buffer(base), base, start + 1, limit, files.strict)
-    return limit if found < 0 else found
+    record_position = core.find_record(files.buffer(base), base, start + 1, limit, files.strict)
+    return limit if record_position < 0 else record_position
 
 
 def rebuild_index(
@@ -219,9 +219,9 @@ def rebuild_index(
         elif status == REPLAY_TRUNCATE_BATCH_QUEUE:
             _cut_anyhow(scratch, buffer, base, *specials[-1])
         elif status == REPLAY_DAMAGE or after < stop:
-            found = _after_damage(files, base, after, damage, stop)
-            hurt.update(_mark_lost(shards, after, found))
-            after = found
+            next_position = _after_damage(files, base, after, damage, stop)
+            hurt.update(_mark_lost(shards, after, next_position))
+            after = next_position
         position = after
         index.seal_full(scratch)
     index.hand_over(scratch, log.appender)

@@ -220,15 +220,15 @@ class Replay:
             # The first records of a group whose rest is damaged: they were acknowledged.
             after, _, _ = self._replay(buffer, base, position, damage.position, groups=False)
             position = max(after, damage.position)
-        found = core.find_record(buffer, base, position + 1, limit, self._files.strict)
-        if found < 0:
+        next_position = core.find_record(buffer, base, position + 1, limit, self._files.strict)
+        if next_position < 0:
             # The durable point is the end of a record, and after a clean stop that of the log.
             ends_here = position < self._durable <= limit and not is_hole
-            found = self._durable if ends_here else limit
-        stop = min(found, max(self._durable, position + 1))
+            next_position = self._durable if ends_here else limit
+        stop = min(next_position, max(self._durable, position + 1))
         self.spans.append((position, stop))
         self._find_victims(buffer, base, position, stop)
-        return found, False
+        return next_position, False
 
     def _refuse_foreign(self, buffer: memoryview, base: int, position: int) -> None:
         """Raise when the log would be cut at a record that is whole but has no checksum: no crash
@@ -325,8 +325,8 @@ class Replay:
         if isinstance(line, TruncateEntry):
             self._cut_again(line, raw)
             return
-        found = self._table.find(line.shard)
-        state = self._states.get(line.shard) if found is None else found.state
+        log = self._table.find(line.shard)
+        state = self._states.get(line.shard) if log is None else log.state
         if state is None:
             start = line.start_offset if isinstance(line.start_offset, int) else 0
             unit = start if line.kind is QueueKind.SIMPLE else 0
@@ -384,12 +384,12 @@ class Replay:
             log.cut(offset)
 
     def _fold_command(self, shard: ShardId, raw: RawRecord) -> None:
-        found = self._table.find(shard)
-        if found is None:
+        log = self._table.find(shard)
+        if log is None:
             # The shard has no record left in the log, or none yet.
             state = self._states.setdefault(shard, ShardState(QueueKind.SIMPLE))
         else:
-            state = found.state
+            state = log.state
         if raw.position < state.folded_until:
             return
         self.touched.add(shard)

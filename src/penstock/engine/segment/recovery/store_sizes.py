@@ -193,28 +193,28 @@ def _problem_of(values: Mapping[str, str] | None) -> str | None:
 
 
 def _numbers_of(path: str, values: Mapping[str, str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for ours, theirs in _NAMES.items():
         text = values.get(theirs)
         if text is None:
             continue
         if not (text.isascii() and text.isdigit()):
             raise NotAStoreError(f"{path}: {theirs} is {text!r}, expected a number")
-        found[ours] = int(text)
-    return found
+        numbers[ours] = int(text)
+    return numbers
 
 
 def _sizes_of_files(disk: Disk, paths: StorePaths) -> FileSizes:
     """Return the sizes that the files have; a queue file that a crash left short says nothing."""
-    found = _as_dict(ROCKETMQ_SIZES)
+    sizes = _as_dict(ROCKETMQ_SIZES)
     for field, size, unit_size in (
         ("commit_log_file_size", _first_size(disk, paths.commit_log), 1),
         ("consume_queue_file_size", _first_queue_size(disk, paths.consume_queue), QUEUE_UNIT.size),
         ("batch_queue_file_size", _first_queue_size(disk, paths.batch_queue), BATCH_UNIT.size),
     ):
         if size and size % unit_size == 0:
-            found[field] = size
-    return FileSizes(**found).check()
+            sizes[field] = size
+    return FileSizes(**sizes).check()
 
 
 def _first_queue_size(disk: Disk, root: str) -> int:
@@ -287,11 +287,11 @@ def _checksum(values: Mapping[str, str]) -> str:
 
 def agree(paths: StorePaths, stored: FileSizes, settings: SegmentSettings) -> FileSizes:
     """Return the stored sizes; refuse other ones that were asked for by name."""
-    wanted = settings.sizes
-    if wanted is None or settings.fit_sizes or wanted.check() == stored:
+    requested = settings.sizes
+    if requested is None or settings.fit_sizes or requested.check() == stored:
         return stored
     for field in _NAMES:
-        ours, theirs = getattr(wanted.check(), field), getattr(stored, field)
+        ours, theirs = getattr(requested.check(), field), getattr(stored, field)
         if ours != theirs:
             raise SettingsError(
                 f"{paths.root} was created with {field} = {theirs}, the settings say {ours}; "

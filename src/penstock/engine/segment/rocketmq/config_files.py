@@ -70,7 +70,7 @@ class TopicConfig(Struct, frozen=True):
     def create(
         cls, name: str, queues: int, kind: QueueKind, attributes: Iterable[tuple[str, str]] = ()
     ) -> TopicConfig:
-        given = [each for each in attributes if each[0] != QUEUE_TYPE]
+        given = [attribute for attribute in attributes if attribute[0] != QUEUE_TYPE]
         if kind is QueueKind.BATCH:
             given.insert(0, (QUEUE_TYPE, kind.value))
         return cls(name=name, queues=queues, attributes=tuple(given))
@@ -117,7 +117,7 @@ def _topic_fields(config: TopicConfig) -> JsonDict:
         "topicName": config.name,
         "writeQueueNums": config.queues,
     }
-    return dict(sorted(fields.items(), key=lambda each: str(each[0])))
+    return dict(sorted(fields.items(), key=lambda item: str(item[0])))
 
 
 # --------------------------------------------------------------------------- consumer offsets
@@ -176,18 +176,18 @@ class _Reader:
     def error(self, reason: str) -> CorruptionError:
         return CorruptionError(self._path, position=0, reason=reason)
 
-    def as_dict(self, value: Json, what: str) -> JsonDict:
+    def as_dict(self, value: Json, label: str) -> JsonDict:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise self.error(f"{what} is not a map")
+            raise self.error(f"{label} is not a map")
         return value
 
-    def as_int(self, value: Json, what: str) -> int:
+    def as_int(self, value: Json, label: str) -> int:
         if isinstance(value, str) and value.removeprefix("-").isdecimal():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.error(f"{what} is not an integer")
+            raise self.error(f"{label} is not an integer")
         return value
 
     def version(self, root: JsonDict) -> DataVersion:
@@ -202,8 +202,8 @@ class _Reader:
         fields = self.as_dict(entry, f"topic {name!r}")
         attributes = self.as_dict(fields.get("attributes", {}), f"attributes of {name!r}")
         read, write = (
-            self.as_int(fields.get(each, 1), f"{each} of {name!r}")
-            for each in ("readQueueNums", "writeQueueNums")
+            self.as_int(fields.get(field_name, 1), f"{field_name} of {name!r}")
+            for field_name in ("readQueueNums", "writeQueueNums")
         )
         own = ("attributes", "readQueueNums", "topicName", "writeQueueNums")
         return TopicConfig(

@@ -32,10 +32,10 @@ def parse_json(data: bytes, path: str) -> Json:
         raise CorruptionError(path, position=error.start, reason="not UTF-8") from error
     try:
         # Nearly always it is JSON, and the library is many times faster.
-        found: Json = json.loads(text, parse_constant=_refuse)
+        value: Json = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return _Parser(text, path).parse()
-    return found
+    return value
 
 
 def _refuse(word: str) -> Json:
@@ -75,26 +75,26 @@ class _Parser:
                 return self._scalar()
 
     def _dict(self, depth: int) -> JsonDict:
-        found: JsonDict = {}
+        members: JsonDict = {}
         self._at += 1
         while not self._accept("}"):
-            if found and not self._accept(","):
+            if members and not self._accept(","):
                 raise self._error("',' or '}' expected")
             self._skip_space()
             key = self._key()
             if not self._accept(":"):
                 raise self._error("':' expected")
-            found[key] = self._value(depth + 1)
-        return found
+            members[key] = self._value(depth + 1)
+        return members
 
     def _list(self, depth: int) -> list[Json]:
-        found: list[Json] = []
+        elements: list[Json] = []
         self._at += 1
         while not self._accept("]"):
-            if found and not self._accept(","):
+            if elements and not self._accept(","):
                 raise self._error("',' or ']' expected")
-            found.append(self._value(depth + 1))
-        return found
+            elements.append(self._value(depth + 1))
+        return elements
 
     def _key(self) -> str | int:
         if self._text.startswith('"', self._at):
@@ -148,10 +148,10 @@ class _Parser:
 def _write(value: Json, line: str) -> str:
     inner = f"{line}\t"
     if isinstance(value, dict) and value:
-        entries = (f"{_write_key(key)}:{_write(each, inner)}" for key, each in value.items())
+        entries = (f"{_write_key(key)}:{_write(item, inner)}" for key, item in value.items())
         return f"{{{inner}{f',{inner}'.join(entries)}{line}}}"
     if isinstance(value, list) and value:
-        return f"[{inner}{f',{inner}'.join(_write(each, inner) for each in value)}{line}]"
+        return f"[{inner}{f',{inner}'.join(_write(item, inner) for item in value)}{line}]"
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -20,12 +20,12 @@ _WRITTEN: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\
 
 def read_properties(text: str) -> dict[str, str]:
     """Return names and values; the last of a repeated name wins, as in Java."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for line in _logical_lines(text):
         match = _SPLIT.fullmatch(line)
         assert match is not None, "the pattern takes any text"
-        found[_unescape(match["name"])] = _unescape(match["value"])
-    return found
+        properties[_unescape(match["name"])] = _unescape(match["value"])
+    return properties
 
 
 def write_properties(values: Mapping[str, str]) -> str:
@@ -64,7 +64,7 @@ def _unescape(text: str) -> str:
 
 def _escape(text: str, special: str) -> str:
     escaped = "".join(
-        f"\\{each}" if each in special else _WRITTEN.get(each) or _as_ascii(each) for each in text
+        f"\\{char}" if char in special else _WRITTEN.get(char) or _as_ascii(char) for char in text
     )
     # A value's leading space would be read as part of the separator.
     return f"\\{escaped}" if escaped.startswith(" ") else escaped
