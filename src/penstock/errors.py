@@ -345,10 +345,10 @@ class TierDamageError(CorruptionError):
         reason: str,
     ) -> None:
         super().__init__(object_name, position=position, reason=reason)
-        what = reason if self.is_missing else f"damaged at byte {position}: {reason}"
+        problem = reason if self.is_missing else f"damaged at byte {position}: {reason}"
         text = (
             f"offsets {first_offset} to {end_offset - 1} of {shard!r} cannot be read: "
-            f"{object_name}: {what}. Restore the object, or let `penstock tier repair` say what "
+            f"{object_name}: {problem}. Restore the object, or let `penstock tier repair` say what "
             f"can be restored; reading goes on at offset {end_offset}"
         )
         self.args = (text,)

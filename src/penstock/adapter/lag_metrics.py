@@ -53,10 +53,10 @@ class GroupLagMetrics(Collector):
                 committed = self._offsets.read_offsets(group.group, namespace=group.namespace)
             except StoreError:
                 continue
-            for shard, at in committed.items():
+            for shard, position in committed.items():
                 end = self._end_of(shard)
                 if end is not None:
-                    lags[shard.topic] += max(0, end - at.offset)
+                    lags[shard.topic] += max(0, end - position.offset)
             for topic_id, lag in sorted(lags.items()):
                 name = self._handler.cache.topics[topic_id].topic.name
                 family.add_metric([group.namespace, group.group, name], lag)

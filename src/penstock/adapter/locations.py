@@ -48,10 +48,10 @@ class Locations(Sequence[Location]):
         self, index: int | slice[int | None, int | None, int | None]
     ) -> Location | Sequence[Location]:
         if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
+            return [self[position] for position in range(*index.indices(len(self)))]
         offset = self._offsets[index]
-        at = 0 if len(self._partitions) == 1 else index
-        return Location(self._partitions[at], Offset(offset))
+        position = 0 if len(self._partitions) == 1 else index
+        return Location(self._partitions[position], Offset(offset))
 
     def __iter__(self) -> Iterator[Location]:
         return (

@@ -27,7 +27,7 @@ class ShardDrivers:
         self.limits: Final[StableOffsets] = driver_list.handler.limits
         """What open and aborted transactions hide from readers of committed records."""
         self.run_transaction_step: Final = driver_list.handler.run_transaction_step
-        self.release_readers: Final = driver_list.handler.note_released
+        self.release_readers: Final = driver_list.handler.release_readers
         self.end_waits: Final = driver_list.handler.end_waits
 
     def open_partition(self, topic: Topic, partition: int) -> ShardHandle | None:

@@ -53,16 +53,16 @@ class DeletedRanges:
     def drop_before(self, offset: int) -> None:
         """Forget what is below `offset`: the shard no longer holds those offsets at all."""
         with self._lock:
-            at = bisect_right(self._bounds, offset)
-            inside = at % 2 == 1
-            self._bounds[:at] = array("q", [offset] if inside else [])
+            index = bisect_right(self._bounds, offset)
+            inside = index % 2 == 1
+            self._bounds[:index] = array("q", [offset] if inside else [])
 
     def truncate_from(self, offset: int) -> None:
         """Forget what is at or past `offset`."""
         with self._lock:
-            at = bisect_left(self._bounds, offset)
-            inside = at % 2 == 1
-            self._bounds[at:] = array("q", [offset] if inside else [])
+            index = bisect_left(self._bounds, offset)
+            inside = index % 2 == 1
+            self._bounds[index:] = array("q", [offset] if inside else [])
 
     def overlapping(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the ranges that share an offset with `[start, end)`, whole and ascending."""

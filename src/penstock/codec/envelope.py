@@ -60,14 +60,14 @@ class Stamps(NamedTuple):
     leader_epoch: int
 
 
-def encode_text(what: str, text: str) -> bytes:
+def encode_text(field: str, text: str) -> bytes:
     """Return UTF-8 with surrogate escapes, or refuse text that would not come back the same."""
     try:
         data = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise BadRequestError(f"{what} holds text that no bytes stand for: {error}") from error
+        raise BadRequestError(f"{field} holds text that no bytes stand for: {error}") from error
     if not text.isprintable() and data.decode("utf-8", "surrogateescape") != text:
-        raise BadRequestError(f"{what} holds surrogate escapes that spell valid UTF-8")
+        raise BadRequestError(f"{field} holds surrogate escapes that spell valid UTF-8")
     return data
 
 
@@ -154,13 +154,13 @@ def leader_epoch_of(sys_flag: int, prepared_offset: int) -> int:
 def stored_from_parts(body: bytes, properties: Properties, stamps: Stamps) -> StoredRecord:
     """Return the message that a body and its properties hold; `ValueError` when the body claims
     to be an envelope and is not one."""
-    found = lookup(properties)
-    if is_envelope(found):
+    property_map = lookup(properties)
+    if is_envelope(property_map):
         key, tags, headers, value = decode_envelope(body)
     else:
-        keys = found.get(KEYS)
+        keys = property_map.get(KEYS)
         key = None if keys is None else keys.encode("utf-8", "surrogateescape")
-        tags = (found[TAGS],) if TAGS in found else ()
+        tags = (property_map[TAGS],) if TAGS in property_map else ()
         headers = headers_of(properties)
         value = body
     return StoredRecord(
@@ -170,7 +170,7 @@ def stored_from_parts(body: bytes, properties: Properties, stamps: Stamps) -> St
         tags,
         headers,
         stamps.timestamp_ms,
-        expires_at_ms(found),
+        expires_at_ms(property_map),
         stamps.store_timestamp_ms,
         stamps.leader_epoch,
     )
@@ -185,9 +185,9 @@ def has_key(stored: StoredRecord, properties: Properties, key: bytes) -> bool:
 def names_key(properties: Properties, key: bytes) -> bool:
     """Say whether the properties of a record of a RocketMQ broker name `key`: as a word of KEYS, or
     as UNIQ_KEY."""
-    found = lookup(properties)
-    if is_envelope(found):
+    property_map = lookup(properties)
+    if is_envelope(property_map):
         return False
-    words = found.get(KEYS, "").encode("utf-8", "surrogateescape").split(b" ")
-    unique = found.get(UNIQ_KEY, "").encode("utf-8", "surrogateescape")
+    words = property_map.get(KEYS, "").encode("utf-8", "surrogateescape").split(b" ")
+    unique = property_map.get(UNIQ_KEY, "").encode("utf-8", "surrogateescape")
     return bool(key) and (key in words or key == unique)

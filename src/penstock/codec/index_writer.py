@@ -92,8 +92,8 @@ class IndexFile:
             # The time of entry 1 is relative to the seeded one, which that entry then replaces.
             seconds = (timestamp_ms - begin_ms) // 1000 if 0 < begin_ms < timestamp_ms else 0
             seconds = min(seconds, _SECONDS_MAX)
-            at = entries_at + number * INDEX_ENTRY.size
-            INDEX_ENTRY.pack_into(view, at, hashed, position, seconds, previous)
+            entry_at = entries_at + number * INDEX_ENTRY.size
+            INDEX_ENTRY.pack_into(view, entry_at, hashed, position, seconds, previous)
             SLOT.pack_into(view, slot_at, number)
             if number == 1:
                 begin_ms, begin_position = timestamp_ms, position

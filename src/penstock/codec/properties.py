@@ -52,32 +52,32 @@ def parse_int64(text: str | None) -> int | None:
     return value if _INT64_MIN <= value <= _INT64_MAX else None
 
 
-def inner_range(found: dict[str, str]) -> tuple[int, int] | None:
+def inner_range(property_map: dict[str, str]) -> tuple[int, int] | None:
     """Return the base offset and the number of messages of an inner batch, or None when the
     properties do not say both: RocketMQ's batch queues pass over such a record."""
-    base = parse_int64(found.get(INNER_BASE))
-    count = parse_int64(found.get(INNER_NUM))
+    base = parse_int64(property_map.get(INNER_BASE))
+    count = parse_int64(property_map.get(INNER_NUM))
     if base is None or count is None or base < 0 or not 1 <= count <= BATCH_COUNT_MAX:
         return None
     return base, count
 
 
-def index_texts(found: dict[str, str]) -> list[str]:
+def index_texts(property_map: dict[str, str]) -> list[str]:
     """Return what the key index holds for a record, in order, each without its `topic#`."""
-    texts = [found[UNIQ_KEY]] if UNIQ_KEY in found else []
-    if KEYS in found:
-        texts += [word for word in found[KEYS].split(" ") if word]
-    if TAGS in found:
-        texts.append(f"T#{found[TAGS]}")
+    texts = [property_map[UNIQ_KEY]] if UNIQ_KEY in property_map else []
+    if KEYS in property_map:
+        texts += [word for word in property_map[KEYS].split(" ") if word]
+    if TAGS in property_map:
+        texts.append(f"T#{property_map[TAGS]}")
     return texts
 
 
-def expires_at_ms(found: dict[str, str]) -> int | None:
-    return parse_int64(found.get(EXPIRES))
+def expires_at_ms(property_map: dict[str, str]) -> int | None:
+    return parse_int64(property_map.get(EXPIRES))
 
 
-def is_envelope(found: dict[str, str]) -> bool:
-    return found.get(ENVELOPE) == "1"
+def is_envelope(property_map: dict[str, str]) -> bool:
+    return property_map.get(ENVELOPE) == "1"
 
 
 def headers_of(properties: Properties) -> tuple[tuple[str, bytes | None], ...]:

@@ -112,7 +112,7 @@ class CompactionPass:
         if len(page) < len(rows.keys):
             kept = {offset for offset, _ in page.values()}
             together = zip(rows.offsets, rows.sizes, strict=True)
-            replaced += [one for one in together if one[0] not in kept]
+            replaced += [place for place in together if place[0] not in kept]
         self._gone.extend(offset for offset, _ in replaced)
         self._size += sum(size for _, size in replaced)
         self._newest.update(page)
@@ -146,8 +146,8 @@ class CompactionPass:
             self._tombstones.pop(key, None)
         return True
 
-    def _remove(self, one: _Place) -> None:
-        offset, size = one
+    def _remove(self, place: _Place) -> None:
+        offset, size = place
         self._gone.append(offset)
         self._size += size
 
@@ -155,13 +155,13 @@ class CompactionPass:
         """Return what goes; tombstones only below `tombstones_until`."""
         waiting_ms: int | None = None
         for key, tombstone in self._tombstones.items():
-            found = self._newest[key]
+            place = self._newest[key]
             if (
                 tombstone.is_alone
                 and self._rules.may_go(tombstone.stored_ms)
-                and (tombstones_until is None or found[0] < tombstones_until)
+                and (tombstones_until is None or place[0] < tombstones_until)
             ):
-                self._remove(found)
+                self._remove(place)
             else:
                 waiting_ms = max(waiting_ms or 0, tombstone.stored_ms)
         self._gone.sort()

@@ -71,7 +71,7 @@ class EngineIdentities:
     def gone(self) -> list[tuple[str, str]]:
         """Return the engines that were here and are not: name and id. Raise `CorruptionError` for
         one that is another than was here: its shards would be deleted as unknown."""
-        found = []
+        missing = []
         for name, (engine_id, state) in self._lines.items():
             there = self._id_of(name)
             if there is not None and there not in {"", engine_id}:
@@ -82,8 +82,8 @@ class EngineIdentities:
                     f"found {there}); put that one back, or move this one away",
                 )
             if state == _HERE and there is None:
-                found.append((name, engine_id))
-        return found
+                missing.append((name, engine_id))
+        return missing
 
     def back(self) -> list[tuple[str, str]]:
         """Return the engines that were lost and are here again."""
@@ -116,7 +116,9 @@ class EngineIdentities:
 
     def _save_line(self, name: str, engine_id: str, state: str) -> None:
         lines = self._lines | {name: (engine_id, state)}
-        text = "".join(f"{name} {one} {state}\n" for name, (one, state) in sorted(lines.items()))
+        text = "".join(
+            f"{name} {known_id} {state}\n" for name, (known_id, state) in sorted(lines.items())
+        )
         self._disk.replace(f"{self._root}/{KNOWN_ENGINES}", text.encode())
         self._lines[name] = (engine_id, state)
 

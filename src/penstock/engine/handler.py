@@ -226,26 +226,26 @@ class StorageEngineHandler(ShardRouting):
             offset = moved
         for _ in _TRIES:
             aborts = entry.aborts
-            found = engine.read_by_offset(
+            records = engine.read_by_offset(
                 entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
             )
             if isolation is not Isolation.COMMITTED:
-                return self._count_read(entry, found, offset)
+                return self._count_read(entry, records, offset)
             # After the read: a transaction holds the shard up before it writes.
             if self.limits.touches(shard_name):
                 read = partial(
                     engine.read_by_offset, entry.id, max_records=max_records, max_size=max_size
                 )
-                found = self._stable_page(entry, found, read)
+                records = self._stable_page(entry, records, read)
             # Else read before they were deleted, and checked when the transaction had ended.
             if entry.aborts == aborts:
-                return self._count_read(entry, found, offset)
+                return self._count_read(entry, records, offset)
         raise _too_many_aborts(entry)
 
-    def read_columns(self, shard_name: str, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
+    def read_columns(self, shard_name: str, query: ColumnQuery) -> list[pa.RecordBatch] | None:
         """Return committed records as Arrow columns; None where only rows can be had."""
         entry = self.find(shard_name)
-        return read_columns(entry, self._reader(entry), self.limits, wanted)
+        return read_columns(entry, self._reader(entry), self.limits, query)
 
     def read_by_tag(
         self,
@@ -268,11 +268,11 @@ class StorageEngineHandler(ShardRouting):
 
         for _ in _TRIES:
             aborts = entry.aborts
-            found = read(start_offset)
+            records = read(start_offset)
             if self.limits.touches(shard_name):
-                found = self._stable_page(entry, found, read)
+                records = self._stable_page(entry, records, read)
             if entry.aborts == aborts:
-                return self._count_read(entry, found, start_offset)
+                return self._count_read(entry, records, start_offset)
         raise _too_many_aborts(entry)
 
     def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
@@ -281,8 +281,8 @@ class StorageEngineHandler(ShardRouting):
         engine = self._reader(entry)
         newest = None if entry.offline else engine.read_by_key(entry.id, key)
         if entry.offline or self.limits.touches(shard_name) or entry.aborts != aborts:
-            found = self.query_by_key(shard_name, key, limit=1)
-            return found[0] if found else None
+            records = self.query_by_key(shard_name, key, limit=1)
+            return records[0] if records else None
         entry.reads += 1
         entry.records_read += newest is not None
         return newest
@@ -299,19 +299,19 @@ class StorageEngineHandler(ShardRouting):
         entry = self.find(shard_name)
         engine = self._reader(entry)
         check_complete(entry)
-        wanted = limit
+        page_limit = limit
         for _ in _TRIES:
             aborts = entry.aborts
-            found = engine.query_by_key(
-                entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=wanted
+            records = engine.query_by_key(
+                entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=page_limit
             )
             is_touched = self.limits.touches(shard_name)
-            shown = self._without_aborted(entry, found) if is_touched else found
+            shown = self._without_aborted(entry, records) if is_touched else records
             if entry.aborts != aborts:
                 continue
-            if not is_touched or len(shown) >= limit or len(found) < wanted:
+            if not is_touched or len(shown) >= limit or len(records) < page_limit:
                 return self._count_read(entry, shown[:limit])
-            wanted *= 4  # some of the newest are not to be seen
+            page_limit *= 4  # some of the newest are not to be seen
         raise _too_many_aborts(entry)
 
     def get_offset_by_timestamp(
@@ -323,10 +323,10 @@ class StorageEngineHandler(ShardRouting):
         isolation: Isolation = Isolation.COMMITTED,
     ) -> Offset:
         entry = self.find(shard_name)
-        found = self._reader(entry).get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
+        offset = self._reader(entry).get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
         if isolation is Isolation.UNCOMMITTED or not self.limits.touches(shard_name):
-            return found
-        return self._first_stable(entry, timestamp_ms, strategy, found)
+            return offset
+        return self._first_stable(entry, timestamp_ms, strategy, offset)
 
     def _first_stable(
         self, entry: ShardEntry, timestamp_ms: int, strategy: AdapterOffsetStrategy, start: Offset
@@ -376,33 +376,35 @@ class StorageEngineHandler(ShardRouting):
     def _stable_page(
         self,
         entry: ShardEntry,
-        found: list[StoredRecord],
+        page: list[StoredRecord],
         read: Callable[[Offset], list[StoredRecord]],
     ) -> list[StoredRecord]:
         """Return what of a page belongs to no open and no aborted transaction, or the next page
         that has such records."""
-        while found:
-            shown = self._without_aborted(entry, found)
+        while page:
+            shown = self._without_aborted(entry, page)
             stable = self.limits.stable_until(entry.name)
-            if shown or (stable is not None and found[-1].offset >= stable):
+            if shown or (stable is not None and page[-1].offset >= stable):
                 return shown
-            found = read(Offset(found[-1].offset + 1))
+            page = read(Offset(page[-1].offset + 1))
         return []
 
-    def _without_aborted(self, entry: ShardEntry, found: list[StoredRecord]) -> list[StoredRecord]:
-        if not found:
-            return found
+    def _without_aborted(
+        self, entry: ShardEntry, records: list[StoredRecord]
+    ) -> list[StoredRecord]:
+        if not records:
+            return records
         # The bound first: a transaction that ends meanwhile is then missing, or shown rightly.
         stable = self.limits.stable_until(entry.name)
         engine = self._reader(entry)
         hidden: Ranges = ()
         if isinstance(engine, BatchEngine):
-            offsets = [one.offset for one in found]
+            offsets = [record.offset for record in records]
             hidden = self.limits.hidden(entry.id, min(offsets), max(offsets) + 1, engine)
         return [
-            one
-            for one in found
-            if (stable is None or one.offset < stable) and not is_within(hidden, one.offset)
+            record
+            for record in records
+            if (stable is None or record.offset < stable) and not is_within(hidden, record.offset)
         ]
 
     def stable_info(self, shard_name: str) -> ShardInfo:
@@ -413,7 +415,7 @@ class StorageEngineHandler(ShardRouting):
             return info
         return replace(info, commit=Offset(max(stable, info.earliest)))
 
-    def note_released(self, shard_name: str) -> None:
+    def release_readers(self, shard_name: str) -> None:
         """A transaction that held a shard up is over: tell those who wait for its records to look
         again. There may be more to compact, too."""
         entry = self._shards.get(shard_name)
@@ -424,13 +426,13 @@ class StorageEngineHandler(ShardRouting):
             notify()
 
     def _count_read(
-        self, entry: ShardEntry, found: list[StoredRecord], start: int = 0
+        self, entry: ShardEntry, records: list[StoredRecord], start: int = 0
     ) -> list[StoredRecord]:
         entry.reads += 1
         if entry.offline:
-            found = without_offline(entry, found, start)
-        entry.records_read += len(found)
-        return found
+            records = without_offline(entry, records, start)
+        entry.records_read += len(records)
+        return records
 
     # Deleting
 

@@ -233,8 +233,8 @@ class ShardedEngine(ABC, Generic[S]):
     def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
         store = self._find(shard)
         check_key(key)
-        found = store.history(key, None, None, 1)
-        return found[0] if found else None
+        records = store.history(key, None, None, 1)
+        return records[0] if records else None
 
     def query_by_key(
         self,
@@ -275,9 +275,9 @@ class ShardedEngine(ABC, Generic[S]):
         check_time(timestamp_ms, "timestamp_ms")
         if not isinstance(strategy, AdapterOffsetStrategy):
             raise BadRequestError(f"strategy must be an AdapterOffsetStrategy, not {strategy!r}")
-        found = store.first_since(timestamp_ms)
-        if found is not None:
-            return found
+        offset = store.first_since(timestamp_ms)
+        if offset is not None:
+            return offset
         info = store.info()
         return info.earliest if strategy is AdapterOffsetStrategy.EARLIEST else info.latest
 

@@ -95,13 +95,18 @@ class OffsetStorageManager:
         for local, commit in zip(locals_, commits, strict=True):
             entries: list[OffsetEntry] = []
             try:
-                for shard, one in commit.offsets.items():
+                for shard, offset_commit in commit.offsets.items():
                     epoch, sequence = table.next_pair(local)
-                    entries.append(_entry(shard, one, epoch, sequence, now_ms))
+                    entries.append(_entry(shard, offset_commit, epoch, sequence, now_ms))
             except StaleWriteError:
                 new = [
-                    NewOffset(shard, one.offset, one.leader_epoch, one.metadata)
-                    for shard, one in commit.offsets.items()
+                    NewOffset(
+                        shard,
+                        offset_commit.offset,
+                        offset_commit.leader_epoch,
+                        offset_commit.metadata,
+                    )
+                    for shard, offset_commit in commit.offsets.items()
                 ]
                 firsts.append(NewGroupOffsets(commit.namespace, commit.group, tuple(new)))
                 taking.append(local)
@@ -110,12 +115,12 @@ class OffsetStorageManager:
         stale, taken = self._meta.commit_groups(saves, firsts)
         table.adopt(list(zip(taking, taken, strict=True)))
         rejected: dict[tuple[str, str], list[str]] = {}
-        own = {(one.namespace, one.group): one.entries[-1].epoch for one in saves}
-        for found in stale:
-            key = found.namespace, found.group
-            if found.epoch > own[key]:
-                rejected.setdefault(key, []).append(found.shard)
-                table.lost_to(table.add(*key), found.epoch)
+        own = {(save.namespace, save.group): save.entries[-1].epoch for save in saves}
+        for stale_offset in stale:
+            key = stale_offset.namespace, stale_offset.group
+            if stale_offset.epoch > own[key]:
+                rejected.setdefault(key, []).append(stale_offset.shard)
+                table.lost_to(table.add(*key), stale_offset.epoch)
         return [
             _too_late(commit.group, rejected[commit.namespace, commit.group])
             if (commit.namespace, commit.group) in rejected

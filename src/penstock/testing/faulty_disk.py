@@ -185,7 +185,7 @@ class FaultyDisk:
 
     def replace_together(self, files: Sequence[tuple[str, bytes]]) -> None:
         with self.guard:
-            for directory, some in groupby(files, key=lambda each: _split(each[0])[0]):
+            for directory, some in groupby(files, key=lambda file: _split(file[0])[0]):
                 for path, data in some:
                     self._replace(path, data, durable=True)
                 self.sync_directory(directory)

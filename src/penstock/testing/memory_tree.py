@@ -71,14 +71,14 @@ class MemoryFile:
 
     def written_ranges(self, start: int) -> list[tuple[int, int]]:
         """Return the runs of pages from `start` on that hold anything but zeros."""
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         while start < self.size:
             end = min(start - start % self._page_size + self._page_size, self.size)
             if any(self.data[start:end]):
-                begin = found.pop()[0] if found and found[-1][1] == start else start
-                found.append((begin, end))
+                begin = ranges.pop()[0] if ranges and ranges[-1][1] == start else start
+                ranges.append((begin, end))
             start = end
-        return found
+        return ranges
 
     def dirty_pages(self) -> list[int]:
         """Return the pages whose two images differ."""

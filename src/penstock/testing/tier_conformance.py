@@ -68,18 +68,18 @@ class TierConformance:
 
     def test_head_tells_size_and_time(self, provider: TierProvider) -> None:
         provider.put_if_absent("one", b"12345")
-        found = provider.head("one")
-        assert found is not None
-        assert (found.key, found.size) == ("one", 5)
-        assert found.modified_ms > 1_500_000_000_000
+        info = provider.head("one")
+        assert info is not None
+        assert (info.key, info.size) == ("one", 5)
+        assert info.modified_ms > 1_500_000_000_000
 
     def test_a_list_has_exactly_the_keys_of_its_prefix(self, provider: TierProvider) -> None:
         keys = ["a/x", "a/y", "ab/x", "b", "a/deep/er"]
         for key in keys:
             provider.put_if_absent(key, b"1")
-        assert [found.key for found in provider.list()] == sorted(keys)
-        assert [found.key for found in provider.list("a/")] == ["a/deep/er", "a/x", "a/y"]
-        assert [found.key for found in provider.list("a/x")] == ["a/x"]
+        assert [info.key for info in provider.list()] == sorted(keys)
+        assert [info.key for info in provider.list("a/")] == ["a/deep/er", "a/x", "a/y"]
+        assert [info.key for info in provider.list("a/x")] == ["a/x"]
         assert list(provider.list("none/")) == []
 
     def test_deleting_twice_is_deleting_once(self, provider: TierProvider) -> None:
@@ -113,10 +113,10 @@ class TierConformance:
             wins: list[str] = []
 
             def race(
-                name: int, wins: list[str] = wins, at: int = round_number, seen: str = version
+                name: int, wins: list[str] = wins, attempt: int = round_number, seen: str = version
             ) -> None:
                 try:
-                    wins.append(provider.compare_and_set("m", f"{at}-{name}".encode(), seen))
+                    wins.append(provider.compare_and_set("m", f"{attempt}-{name}".encode(), seen))
                 except StaleWriteError:
                     return
 

@@ -407,8 +407,8 @@ class Appender:
             queue.hide(first_offset, end, self.durable)
 
     @staticmethod
-    def _refuse(what: str, queue: Queue, size: int, size_max: int) -> NoReturn:
-        raise RecordTooLargeError(f"{what} of shard {queue.shard!r}", size=size, size_max=size_max)
+    def _refuse(kind: str, queue: Queue, size: int, size_max: int) -> NoReturn:
+        raise RecordTooLargeError(f"{kind} of shard {queue.shard!r}", size=size, size_max=size_max)
 
     def _append_copy(
         self, log: LogBuffer, queue: Queue, copy: Copy, data: memoryview, entries: list[int]

@@ -126,7 +126,7 @@ class Queue:
                 f"{next_unit}: it ends at offset {self.next_offset}, unit {self.next_unit}"
             )
         self._truncate_times(next_offset)
-        self.hidden = deque(each for each in self.hidden if each[0] < next_offset)
+        self.hidden = deque(offsets for offsets in self.hidden if offsets[0] < next_offset)
         self.first_unit = min(self.first_unit, next_unit)
         del self.units[(next_unit - self.first_unit) * self.unit_size :]
         self.next_offset = next_offset
@@ -177,7 +177,7 @@ class Queue:
             self.block_max = BLOCK_MAX_NONE
         elif block != self.next_offset // TIME_BLOCK:
             self.block_max = dict(self.times).get(block, BLOCK_MAX_UNKNOWN)
-        self.times = [each for each in self.times if each[0] < block]
+        self.times = [entry for entry in self.times if entry[0] < block]
 
 
 class QueueTable:

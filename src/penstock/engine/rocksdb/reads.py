@@ -57,16 +57,16 @@ def _tagged(rows: ShardRows, tag: str, bounds: Bounds) -> Iterator[tuple[int, by
 
 def _fill(live: Iterable[tuple[int, bytes]], max_records: int, max_size: int) -> list[StoredRecord]:
     """Return records until a limit is reached, and the first one in any case."""
-    found: list[StoredRecord] = []
+    records: list[StoredRecord] = []
     size = 0
     for offset, row in live:
         size += payload_size(row)
-        if found and size > max_size:
+        if records and size > max_size:
             break
-        found.append(decode_record(offset, row))
-        if len(found) == max_records:
+        records.append(decode_record(offset, row))
+        if len(records) == max_records:
             break
-    return found
+    return records
 
 
 def history(
@@ -124,11 +124,11 @@ def settled_end(rows: ShardRows, bounds: Bounds, rules: CompactionRules) -> tupl
         return high, None
     while low < high:
         middle = (low + high) // 2
-        found = next(rows.records(middle, high), None)
-        if found is None or rules.is_young(stored_at(found[1])):
+        entry = next(rows.records(middle, high), None)
+        if entry is None or rules.is_young(stored_at(entry[1])):
             high = middle
         else:
-            low = found[0] + 1
+            low = entry[0] + 1
     live = (row for _, row in rows.records(low, bounds.end) if moments(row)[0] > bounds.now_ms)
     first = next(live, None)
     return low, None if first is None else stored_at(first)
@@ -163,8 +163,8 @@ def old_tombstones(rows: ShardRows, bounds: Bounds, rules: CompactionRules) -> O
 
 def _holds(rows: ShardRows, key: bytes, bounds: Bounds) -> bool:
     """Say whether there is a live record of `key` within the bounds."""
-    found = rows.of_key_back(key, bounds.start, bounds.end)
-    return any(expires_ms > bounds.now_ms for _, expires_ms, _ in found)
+    entries = rows.of_key_back(key, bounds.start, bounds.end)
+    return any(expires_ms > bounds.now_ms for _, expires_ms, _ in entries)
 
 
 def first_after(rows: ShardRows, bounds: Bounds, size: int) -> int:

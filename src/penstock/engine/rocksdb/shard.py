@@ -314,11 +314,11 @@ class RocksDBShard:
             self._begin_change()
             if not self._end.earliest <= offset < self._commit:
                 return False
-            found = self._rows.record(offset)
-            if found is None:
+            entry = self._rows.record(offset)
+            if entry is None:
                 return False
             self._remove([offset])
-            expires_ms, now_ms = found[0].expires_at_ms, self._clock.expiry_ms()
+            expires_ms, now_ms = entry[0].expires_at_ms, self._clock.expiry_ms()
         self._sync_if(self._is_synchronous)
         return expires_ms is None or expires_ms > now_ms
 
@@ -394,10 +394,10 @@ class RocksDBShard:
         count = size = 0
         changes = Changes()
         for offset in offsets:
-            found = self._rows.record(offset)
-            if found is not None:
-                self._rows.remove(changes, found[0])
-                count, size = count + 1, size + found[1]
+            entry = self._rows.record(offset)
+            if entry is not None:
+                self._rows.remove(changes, entry[0])
+                count, size = count + 1, size + entry[1]
         if count:
             end = self._end._replace(size=self._end.size - size)
             self._apply(changes, end, patient=patient)
@@ -432,8 +432,8 @@ class RocksDBShard:
     def _is_synchronous(self) -> bool:
         return self._row.config.flush is Flush.SYNC
 
-    def _sync_if(self, wanted: bool) -> None:
-        if wanted:
+    def _sync_if(self, is_due: bool) -> None:
+        if is_due:
             self._database.sync()
 
     def _known_producers(self) -> StoredProducers:

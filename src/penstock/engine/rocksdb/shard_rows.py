@@ -106,11 +106,11 @@ class ShardRows:
     def transacted(self, producer_id: int) -> list[range]:
         """Return the offsets of the writes that were noted, ascending."""
         first, last = self.keys.transacted(producer_id, 0), self.keys.transacted(producer_id + 1, 0)
-        found = [
+        writes = [
             (offset_of(key), TRANSACTED_ROW.unpack(row)[0])
             for key, row in self.family.scan(first, last)
         ]
-        return [range(offset, offset + count) for offset, count in found]
+        return [range(offset, offset + count) for offset, count in writes]
 
     def forget_transacted(self, changes: Changes, producer_id: int) -> None:
         changes.delete_range(

@@ -22,14 +22,16 @@ def after_offline(entry: ShardEntry, offset: int) -> Offset | None:
     return moved
 
 
-def without_offline(entry: ShardEntry, found: list[StoredRecord], start: int) -> list[StoredRecord]:
+def without_offline(
+    entry: ShardEntry, records: list[StoredRecord], start: int
+) -> list[StoredRecord]:
     """Leave out what is in a hidden segment; a page ends before one that comes back."""
     for begin, end, answer in entry.offline:
         last = INT64_MAX if end is None else end
         if answer is Answer.LATER and start < begin:
             last = INT64_MAX
-        found = [one for one in found if not begin <= one.offset < last]
-    return found
+        records = [record for record in records if not begin <= record.offset < last]
+    return records
 
 
 def check_complete(entry: ShardEntry) -> None:

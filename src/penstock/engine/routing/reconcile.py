@@ -53,7 +53,7 @@ def reconcile(
     """Make the engines agree with the cache, which is complete. `present` names the storage types
     whose engines may hold something; `altered_since` is the revision of the last start."""
     cache = handler.cache
-    wanted: dict[str, dict[ShardId, bool]] = {}
+    expected: dict[str, dict[ShardId, bool]] = {}
     lost: set[ShardId] = set()
     for entry in cache.entries():
         if entry.meta is not None and handler.node_id in entry.meta.replicas:
@@ -61,13 +61,13 @@ def reconcile(
                 _log.error("shard_lost", shard=entry.name, topic=entry.topic.topic.name)
                 lost.add(entry.id)
                 continue
-            shards = wanted.setdefault(entry.topic.storage_type, {})
+            shards = expected.setdefault(entry.topic.storage_type, {})
             shards[entry.id] = entry.topic.topic.revision > altered_since
     done = Reconciled()
-    for storage_type in sorted({*present, *wanted}):
+    for storage_type in sorted({*present, *expected}):
         held = _held_by(handler, storage_type)
         if held is None:
-            for shard in wanted.get(storage_type, ()):
+            for shard in expected.get(storage_type, ()):
                 handler.find(shard.name).is_open = True
             done.failed += 1
             continue
@@ -79,7 +79,7 @@ def reconcile(
                 reason=f"{len(held)} shards hold data, but the metadata is empty; "
                 "was the directory `meta` lost?",
             )
-        here = wanted.get(storage_type, {})
+        here = expected.get(storage_type, {})
         if held - here.keys() and cache.revision < altered_since:
             raise CorruptionError(
                 where,
@@ -115,13 +115,13 @@ def _reconcile_engine(
     handler: StorageEngineHandler,
     storage_type: str,
     held: set[ShardId],
-    wanted: dict[ShardId, bool],
+    expected: dict[ShardId, bool],
     done: Reconciled,
 ) -> None:
-    for shard in sorted(held - wanted.keys()):
+    for shard in sorted(held - expected.keys()):
         handler.delete_shard(shard, storage_type)
         done.deleted += 1
-    for shard, is_altered in wanted.items():
+    for shard, is_altered in expected.items():
         entry = handler.find(shard.name)
         config = entry.topic.config
         done.known += 1

@@ -154,10 +154,10 @@ class ShardUpkeep:
                         self._try(entry, UpkeepReport(), self._roll_if_due)
 
     def _pop_requested(self) -> list[ShardEntry]:
-        wanted = [self._wanted.popleft() for _ in range(len(self._wanted))]
-        for entry in wanted:
+        requested = [self._wanted.popleft() for _ in range(len(self._wanted))]
+        for entry in requested:
             entry.check_requested = False
-        return wanted
+        return requested
 
     def _try(self, entry: ShardEntry, report: UpkeepReport, step: _Step) -> None:
         try:
@@ -183,16 +183,16 @@ class ShardUpkeep:
 
     def _written_since(self) -> list[ShardEntry]:
         """Return the shards that were written to since the last round."""
-        found = []
+        written = []
         seen: dict[str, int] = {}
         for entry in self._handler.cache.entries():
             if entry.records_written:
                 seen[entry.name] = entry.records_written
                 is_new = self._seen.get(entry.name) != entry.records_written
                 if is_new or self._is_old(entry):
-                    found.append(entry)
+                    written.append(entry)
         self._seen = seen
-        return found
+        return written
 
     def _is_old(self, entry: ShardEntry) -> bool:
         segment = entry.active

@@ -23,31 +23,33 @@ def find_aborted(
     reader: BatchReader, shard: ShardId, aborted: AbortedRange
 ) -> list[tuple[int, int]]:
     """Return the offsets of the batches that its producer wrote in the range, ascending."""
-    found: list[tuple[int, int]] = []
+    batches: list[tuple[int, int]] = []
     offset, until = int(aborted.first_offset), int(aborted.last_offset) + 1
     while offset < until:
         page = reader.read_batches(shard, offset, until, _PAGE_SIZE)
         for part in page.parts:
-            found += _batches_of(memoryview(part), aborted.producer_id)
+            batches += _batches_of(memoryview(part), aborted.producer_id)
         after = page.next_offset
         if page.foreign is not None:
             # Some of it was deleted; the head is that of the whole batch.
             body = memoryview(page.foreign.body)
             if _batches_of(body, aborted.producer_id):
-                found.append((after, page.foreign.end_offset))
+                batches.append((after, page.foreign.end_offset))
             after = page.foreign.end_offset
         if after <= offset:
             break
         offset = after
-    return found
+    return batches
 
 
 def _batches_of(data: memoryview, producer_id: int) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    at = 0
-    while at + _HEAD_SIZE <= len(data):
-        base, size, _, _, _, attributes, last_delta, _, _, producer = _HEAD.unpack_from(data, at)
+    batches: list[tuple[int, int]] = []
+    position = 0
+    while position + _HEAD_SIZE <= len(data):
+        base, size, _, _, _, attributes, last_delta, _, _, producer = _HEAD.unpack_from(
+            data, position
+        )
         if producer == producer_id and attributes & _TRANSACTIONAL:
-            found.append((base, base + last_delta + 1))
-        at += max(12 + size, _HEAD_SIZE)
-    return found
+            batches.append((base, base + last_delta + 1))
+        position += max(12 + size, _HEAD_SIZE)
+    return batches

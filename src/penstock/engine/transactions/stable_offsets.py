@@ -73,13 +73,13 @@ class StableOffsets:
         batches."""
         ranges: list[tuple[int, int]] = []
         for entry in self.aborted(shard.name, first, end):
-            found = self._found.get(entry)
-            if found is None:
-                found = find_aborted(reader, shard, entry)
+            batches = self._found.get(entry)
+            if batches is None:
+                batches = find_aborted(reader, shard, entry)
                 with self._lock:
                     if (entry.last_offset, entry) in self._aborted.get(entry.shard, ()):
-                        self._found[entry] = found
-            ranges += found
+                        self._found[entry] = batches
+            ranges += batches
         return sorted(ranges)
 
     # What holds a shard up
@@ -168,5 +168,5 @@ class StableOffsets:
 
 def is_within(ranges: Ranges, offset: int) -> bool:
     """Say whether one of the ascending ranges, which do not overlap, holds `offset`."""
-    at = bisect_right(ranges, offset, key=lambda entry: entry[0]) - 1
-    return at >= 0 and offset < ranges[at][1]
+    index = bisect_right(ranges, offset, key=lambda entry: entry[0]) - 1
+    return index >= 0 and offset < ranges[index][1]

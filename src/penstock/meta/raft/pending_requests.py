@@ -175,8 +175,8 @@ class Proposals(Generic[RequestT, AnswerT]):
                 f"group {self._group}: no answer in time; the outcome is unknown, "
                 "send the same request again"
             )
-            for one in proposal.members or [proposal]:
-                one.done(error)
+            for member in proposal.members or [proposal]:
+                member.done(error)
 
     def requests(self, context: bytes) -> list[RequestT] | None:
         """Return the decoded requests of a pending entry of this node, or None."""
@@ -204,8 +204,8 @@ class Proposals(Generic[RequestT, AnswerT]):
         waiting, self._waiting = self._waiting, {}
         self._unsent.clear()
         for proposal in waiting.values():
-            for one in proposal.members or [proposal]:
-                one.done(error)
+            for member in proposal.members or [proposal]:
+                member.done(error)
 
 
 ReadDone = Callable[[StoreError | None], None]
@@ -264,21 +264,26 @@ class Reads:
 
     def tick(self, ask: Callable[[bytes], None]) -> None:
         """Repeat requests without a reply: the leader may have changed, or not been ready."""
-        for context, one in list(self._rounds.items()):
-            one.age += 1
-            if one.age > self._deadline_ticks:
+        for context, read_round in list(self._rounds.items()):
+            read_round.age += 1
+            if read_round.age > self._deadline_ticks:
                 del self._rounds[context]
                 error = DeadlineError(f"group {self._group}: no leader answered a read in time")
-                for waiter in one.waiters:
+                for waiter in read_round.waiters:
                     waiter(error)
-            elif one.index is None and one.age - one.asked_age >= RESEND_TICKS // 4:
+            elif (
+                read_round.index is None
+                and read_round.age - read_round.asked_age >= RESEND_TICKS // 4
+            ):
                 del self._rounds[context]
-                one.asked_age = one.age
-                self._ask(one, ask)
+                read_round.asked_age = read_round.age
+                self._ask(read_round, ask)
 
     def refuse(self, error: StoreError) -> None:
         rounds, self._rounds = self._rounds, {}
-        waiters = [waiter for one in rounds.values() for waiter in one.waiters] + self._new
+        waiters = [
+            waiter for read_round in rounds.values() for waiter in read_round.waiters
+        ] + self._new
         self._new = []
         for waiter in waiters:
             waiter(error)

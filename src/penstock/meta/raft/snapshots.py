@@ -166,7 +166,7 @@ class Received(Struct):
     sender: int
     snapshot: int
     generation: int
-    wanted: int = 0
+    next_number: int = 0
     checksum: int = 0
     is_complete: bool = False
     silent_ticks: int = 0
@@ -194,8 +194,8 @@ class SnapshotReceiving:
             if chunk.number != 0 or (current is not None and current.is_complete):
                 return self._answer(chunk, -1)
             current = self._begin(sender, chunk)
-        if chunk.number != current.wanted:
-            return self._answer(chunk, current.wanted)
+        if chunk.number != current.next_number:
+            return self._answer(chunk, current.next_number)
         checksum = chain_checksum(current.checksum, chunk.rows)
         if checksum != chunk.checksum:
             return self._begin_again(chunk, "the checksum does not match")
@@ -205,12 +205,12 @@ class SnapshotReceiving:
             return self._begin_again(chunk, str(error))
         self._write(current.generation, rows)
         current.checksum = checksum
-        current.wanted += 1
+        current.next_number += 1
         current.silent_ticks = 0
         if chunk.message:
             current.is_complete = True
             install(chunk.message)
-        return self._answer(chunk, current.wanted)
+        return self._answer(chunk, current.next_number)
 
     def tick(self) -> None:
         current = self._received

@@ -104,16 +104,19 @@ def _fields(error: errors.StoreError) -> str:
 
 
 def _partial_to_wire(error: errors.PartialWriteError) -> pb.PartialWrite:
-    places = [at if at is not None else Location(_NOT_WRITTEN, Offset(0)) for at in error.locations]
+    places = [
+        location if location is not None else Location(_NOT_WRITTEN, Offset(0))
+        for location in error.locations
+    ]
     return pb.PartialWrite(
-        partitions=[at.partition for at in places],
-        offsets=[at.offset for at in places],
-        errors=[_part_to_wire(at, why) for at, why in error.errors.items()],
+        partitions=[location.partition for location in places],
+        offsets=[location.offset for location in places],
+        errors=[_part_to_wire(part, why) for part, why in error.errors.items()],
     )
 
 
-def _part_to_wire(at: int | tuple[str, int], why: errors.StoreError) -> pb.PartError:
-    topic, partition = at if isinstance(at, tuple) else (None, at)
+def _part_to_wire(part: int | tuple[str, int], why: errors.StoreError) -> pb.PartError:
+    topic, partition = part if isinstance(part, tuple) else (None, part)
     return pb.PartError(topic=topic, partition=partition, error=error_to_wire(why))
 
 

@@ -166,9 +166,9 @@ class BadInput(Conformance):
             ("read_by_tag", {"tag": "t", **huge}),
             ("query_by_key", {"key": b"k", "limit": FAR, "end_ms": FAR}),
         ):
-            found = call(engine, operation, {"shard": SHARD, **arguments})
-            assert isinstance(found, list)
-            assert len(found) == 1
+            records = call(engine, operation, {"shard": SHARD, **arguments})
+            assert isinstance(records, list)
+            assert len(records) == 1
 
     def test_huge_offsets_are_past_the_end(self, engine: StorageEngine) -> None:
         put(engine, b"v")

@@ -31,11 +31,11 @@ class Bounded(Conformance):
         for number in range(1_000):
             put(engine, Record(value=b"v", key=b"%d" % number, tags=("t",)), shard=small)
             info = engine.shard_info(small)
-            found = offsets(read_all(engine, small))
+            kept = offsets(read_all(engine, small))
             assert info.latest == number + 1
-            assert found == list(range(info.earliest, number + 1))
-            assert len(found) <= 100
-            assert len(found) >= min(number + 1, 80)
+            assert kept == list(range(info.earliest, number + 1))
+            assert len(kept) <= 100
+            assert len(kept) >= min(number + 1, 80)
 
     def test_dropped_records_are_gone_from_every_read(
         self, engine: StorageEngine, small: ShardId

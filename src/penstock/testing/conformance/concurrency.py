@@ -78,12 +78,12 @@ class Concurrency(Conformance):
                         done.set()
                 return
             while not done.is_set():
-                found = read_all(engine)
-                assert offsets(found) == list(range(len(found)))
-                assert len(found) % 5 == 0
+                records = read_all(engine)
+                assert offsets(records) == list(range(len(records)))
+                assert len(records) % 5 == 0
                 tagged = engine.read_by_tag(SHARD, "t", max_records=10_000)
                 assert offsets(tagged) == list(range(len(tagged)))
-                assert len(tagged) >= len(found)
+                assert len(tagged) >= len(records)
                 newest = engine.read_by_key(SHARD, b"k")
                 assert newest is None or newest.offset >= len(tagged) - 1
 

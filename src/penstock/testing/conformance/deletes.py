@@ -102,9 +102,9 @@ class Deletes(Conformance):
         put(engine, full(b"a"), full(b"a"), full(b"a"))
         for offset, newest in ((2, 1), (0, 1)):
             engine.delete_by_offset(SHARD, Offset(offset))
-            found = engine.read_by_key(SHARD, b"a")
-            assert found is not None
-            assert found.offset == newest
+            record = engine.read_by_key(SHARD, b"a")
+            assert record is not None
+            assert record.offset == newest
 
     def test_many_records_of_one_key_are_deleted_together(self, engine: StorageEngine) -> None:
         engine.batch_write(SHARD, [full(b"a" if n % 3 else b"b") for n in range(9_000)])
@@ -118,8 +118,8 @@ class Deletes(Conformance):
         assert offsets(read_all(engine)) == offsets(engine.read_by_tag(SHARD, "t"))
         assert offsets(read_all(engine)) == list(range(4, 10))
         for number in range(10):
-            found = {number} if number >= 4 else set()
-            assert found_anywhere(engine, b"%d" % number) == found
+            expected = {number} if number >= 4 else set()
+            assert found_anywhere(engine, b"%d" % number) == expected
         for number in range(4):
             assert engine.delete_by_offset(SHARD, Offset(number)) is False
             assert engine.delete_by_key(SHARD, b"%d" % number) == 0

@@ -122,12 +122,12 @@ def read_all(
     engine: StorageEngine, shard: ShardId = SHARD, *, max_records: int = 1_000
 ) -> list[StoredRecord]:
     """Read a shard from its start, page by page."""
-    found: list[StoredRecord] = []
+    records: list[StoredRecord] = []
     start = FIRST
     while page := engine.read_by_offset(shard, start, max_records=max_records):
-        found += page
+        records += page
         start = Offset(page[-1].offset + 1)
-    return found
+    return records
 
 
 def bounds(engine: StorageEngine, shard: ShardId = SHARD) -> tuple[int, int]:

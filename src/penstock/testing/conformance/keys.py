@@ -44,8 +44,8 @@ def keyed(key: bytes | None, value: bytes | None = b"v", timestamp_ms: int | Non
 
 
 def newest(engine: StorageEngine, key: bytes) -> int | None:
-    found = engine.read_by_key(SHARD, key)
-    return None if found is None else found.offset
+    record = engine.read_by_key(SHARD, key)
+    return None if record is None else record.offset
 
 
 class Keys(Conformance):
@@ -63,9 +63,9 @@ class Keys(Conformance):
 
     def test_a_key_twice_in_one_batch_is_read_as_the_later_one(self, engine: StorageEngine) -> None:
         engine.batch_write(SHARD, [keyed(b"k", b"1"), keyed(b"j", b"2"), keyed(b"k", b"3")])
-        found = engine.read_by_key(SHARD, b"k")
-        assert found is not None
-        assert (found.offset, found.value) == (2, b"3")
+        record = engine.read_by_key(SHARD, b"k")
+        assert record is not None
+        assert (record.offset, record.value) == (2, b"3")
         assert offsets(engine.query_by_key(SHARD, b"k")) == [2, 0]
 
     def test_an_empty_key_is_a_key_and_no_key_is_none(self, engine: StorageEngine) -> None:
@@ -94,9 +94,9 @@ class Keys(Conformance):
 
     def test_a_tombstone_is_the_newest_record_of_its_key(self, engine: StorageEngine) -> None:
         put(engine, keyed(b"k", b"1"), keyed(b"k", None))
-        found = engine.read_by_key(SHARD, b"k")
-        assert found is not None
-        assert (found.offset, found.value) == (1, None)
+        record = engine.read_by_key(SHARD, b"k")
+        assert record is not None
+        assert (record.offset, record.value) == (1, None)
 
     def test_an_expired_record_gives_way_to_the_one_before_it(
         self, harness: EngineHarness, engine: StorageEngine
@@ -124,8 +124,10 @@ class Keys(Conformance):
         put(engine, *(keyed(b"k", timestamp_ms=time) for time in (10, 40, 20, 30, 20)))
 
         def query(begin_ms: int = 0, end_ms: int | None = None, limit: int = 64) -> list[int]:
-            found = engine.query_by_key(SHARD, b"k", begin_ms=begin_ms, end_ms=end_ms, limit=limit)
-            return offsets(found)
+            records = engine.query_by_key(
+                SHARD, b"k", begin_ms=begin_ms, end_ms=end_ms, limit=limit
+            )
+            return offsets(records)
 
         assert query(20, 30) == [4, 3, 2]
         assert query(20, 30, limit=2) == [4, 3]

@@ -30,9 +30,9 @@ class Reads(Conformance):
     def test_reading_starts_at_the_offset_and_ascends(self, engine: StorageEngine) -> None:
         put(engine, *(b"%d" % n for n in range(10)))
         for start in range(10):
-            found = engine.read_by_offset(SHARD, Offset(start))
-            assert offsets(found) == list(range(start, 10))
-            assert values(found) == [b"%d" % n for n in range(start, 10)]
+            records = engine.read_by_offset(SHARD, Offset(start))
+            assert offsets(records) == list(range(start, 10))
+            assert values(records) == [b"%d" % n for n in range(start, 10)]
 
     def test_reading_at_or_past_the_end_is_empty(self, engine: StorageEngine) -> None:
         put(engine, b"a", b"b")
@@ -50,14 +50,14 @@ class Reads(Conformance):
     def test_both_isolations_read_all_that_is_committed(self, engine: StorageEngine) -> None:
         put(engine, b"a", b"b")
         for isolation in Isolation:
-            found = engine.read_by_offset(SHARD, FIRST, isolation=isolation)
-            assert values(found) == [b"a", b"b"]
+            records = engine.read_by_offset(SHARD, FIRST, isolation=isolation)
+            assert values(records) == [b"a", b"b"]
 
     def test_a_page_ends_at_max_records(self, engine: StorageEngine) -> None:
         put(engine, *[b"v"] * 10)
         for limit in (1, 3, 9, 10):
-            found = engine.read_by_offset(SHARD, FIRST, max_records=limit)
-            assert offsets(found) == list(range(limit))
+            records = engine.read_by_offset(SHARD, FIRST, max_records=limit)
+            assert offsets(records) == list(range(limit))
         assert len(engine.read_by_offset(SHARD, FIRST, max_records=FAR, max_size=FAR)) == 10
 
     def test_a_page_ends_at_max_size(self, engine: StorageEngine) -> None:
@@ -111,10 +111,10 @@ class Reads(Conformance):
         engine.batch_write(SHARD, [Record(value=b"v", tags=("t",))] * 3)
         harness.clock.advance(1)
         for size in (1_000, 4 << 20):
-            found = engine.read_by_offset(SHARD, FIRST, max_records=2, max_size=size)
-            assert offsets(found) == [3_000, 3_001]
-            found = engine.read_by_tag(SHARD, "t", max_records=2, max_size=size)
-            assert offsets(found) == [3_000, 3_001]
+            records = engine.read_by_offset(SHARD, FIRST, max_records=2, max_size=size)
+            assert offsets(records) == [3_000, 3_001]
+            records = engine.read_by_tag(SHARD, "t", max_records=2, max_size=size)
+            assert offsets(records) == [3_000, 3_001]
 
     def test_a_record_is_gone_from_every_read_at_the_moment_it_expires(
         self, harness: EngineHarness, engine: StorageEngine

@@ -56,8 +56,8 @@ class Tags(Conformance):
     def test_reading_starts_at_the_offset_inclusive(self, engine: StorageEngine) -> None:
         put(engine, *(tagged("even" if n % 2 == 0 else "odd") for n in range(10)))
         for start in range(12):
-            found = engine.read_by_tag(SHARD, "odd", start_offset=Offset(start))
-            assert offsets(found) == [n for n in (1, 3, 5, 7, 9) if n >= start]
+            records = engine.read_by_tag(SHARD, "odd", start_offset=Offset(start))
+            assert offsets(records) == [n for n in (1, 3, 5, 7, 9) if n >= start]
 
     def test_pages_of_a_tag_have_the_same_limits(self, engine: StorageEngine) -> None:
         for _ in range(6):

@@ -45,30 +45,30 @@ class Times(Conformance):
         times = [1_000, -(1 << 63), 1 << 60, (1 << 60) + 1, 1 << 62, 5, (1 << 63) - 1]
         put(engine, *dated(*times))
         for moment in sorted({*times, -(1 << 61), 1 << 61, 1 << 63, FAR, -FAR}):
-            for wanted in (moment - 1, moment, moment + 1):
-                first = next((o for o, t in enumerate(times) if t >= wanted), None)
-                assert latest(engine, wanted) == (len(times) if first is None else first)
-                assert earliest(engine, wanted) == (0 if first is None else first)
+            for time_ms in (moment - 1, moment, moment + 1):
+                first = next((o for o, t in enumerate(times) if t >= time_ms), None)
+                assert latest(engine, time_ms) == (len(times) if first is None else first)
+                assert earliest(engine, time_ms) == (0 if first is None else first)
 
     def test_timestamps_may_come_in_any_order(self, engine: StorageEngine) -> None:
         times = [50, 10, 90, 20, 90, 5, 70]
         put(engine, *dated(*times))
-        for wanted in range(95):
-            first = next((o for o, t in enumerate(times) if t >= wanted), len(times))
-            assert latest(engine, wanted) == first
+        for time_ms in range(95):
+            first = next((o for o, t in enumerate(times) if t >= time_ms), len(times))
+            assert latest(engine, time_ms) == first
 
     def test_timestamps_in_any_order_over_many_records(self, engine: StorageEngine) -> None:
         times = [(n * 7_919) % 10_007 + n // 4 for n in range(5_000)]
         for start in range(0, 5_000, 700):
             engine.batch_write(SHARD, dated(*times[start : start + 700]))
-        for wanted in range(0, 12_000, 97):
-            first = next((o for o, t in enumerate(times) if t >= wanted), len(times))
-            assert latest(engine, wanted) == first
+        for time_ms in range(0, 12_000, 97):
+            first = next((o for o, t in enumerate(times) if t >= time_ms), len(times))
+            assert latest(engine, time_ms) == first
 
     def test_ascending_timestamps_over_many_records(self, engine: StorageEngine) -> None:
         engine.batch_write(SHARD, dated(*range(0, 10_000, 2)))
-        for wanted in (0, 1, 2, 2_047, 2_048, 2_049, 6_143, 9_997, 9_998):
-            assert latest(engine, wanted) == (wanted + 1) // 2
+        for time_ms in (0, 1, 2, 2_047, 2_048, 2_049, 6_143, 9_997, 9_998):
+            assert latest(engine, time_ms) == (time_ms + 1) // 2
         assert latest(engine, 9_999) == 5_000
 
     def test_deleted_records_are_not_found(self, engine: StorageEngine) -> None:

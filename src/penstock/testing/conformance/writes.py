@@ -169,9 +169,9 @@ class Writes(Conformance):
         self, harness: EngineHarness, engine: StorageEngine, record: Record
     ) -> None:
         engine.batch_write(SHARD, [Record(value=b"before"), record, Record(value=b"after")])
-        found = engine.read_by_offset(SHARD, FIRST)
-        assert values(found)[::2] == [b"before", b"after"]
-        back = found[1].as_record()
+        records = engine.read_by_offset(SHARD, FIRST)
+        assert values(records)[::2] == [b"before", b"after"]
+        back = records[1].as_record()
         stamp = harness.clock.now_ms() if record.timestamp_ms is None else record.timestamp_ms
         assert back.timestamp_ms == stamp
         assert (back.value, back.key, back.tags) == (record.value, record.key, record.tags)
@@ -184,9 +184,9 @@ class Writes(Conformance):
         first_ms = harness.clock.now_ms()
         harness.clock.advance(5)
         put(engine, b"second")
-        found = read_all(engine)
-        assert [record.timestamp_ms for record in found] == [first_ms, 7, first_ms + 5_000]
-        stored = [record.store_timestamp_ms for record in found]
+        records = read_all(engine)
+        assert [record.timestamp_ms for record in records] == [first_ms, 7, first_ms + 5_000]
+        stored = [record.store_timestamp_ms for record in records]
         assert stored == [first_ms, first_ms, first_ms + 5_000]
 
     def test_the_stores_own_time_never_goes_back(

@@ -97,7 +97,7 @@ def test_a_wake_up_looks_at_nothing_but_the_partition_with_news(
     client.send(FETCH, 12, **fields_of(server, topic, [0] * PARTITIONS))
     wait_for(lambda: len(looks) == PARTITIONS)  # then it waits: nothing is there
     for number in range(1, 6):
-        server.node.handler.note_released(shard(server, topic, 3))
+        server.node.handler.release_readers(shard(server, topic, 3))
         wait_for(partial(has_looked, looks, 3, 1 + number))
     assert set(looks.values()) == {1, 6}, "a wake-up without news looks at one partition"
     with WireClient(server.server.port) as writer:

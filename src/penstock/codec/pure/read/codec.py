@@ -217,12 +217,12 @@ def find_record(log: Buffer, base: int, start: int, end: int, strict: bool = Fal
     while chunk_start + BLANK.size <= limit:
         # Chunks overlap by one record head, so that a magic number on their border is seen.
         chunk = bytes(view[chunk_start : min(chunk_start + _CHUNK_SIZE + BLANK.size, limit)])
-        at = chunk.find(_MAGIC_START, _MAGIC_AT)
-        while at >= 0:
-            index = chunk_start + at - _MAGIC_AT
+        match_at = chunk.find(_MAGIC_START, _MAGIC_AT)
+        while match_at >= 0:
+            index = chunk_start + match_at - _MAGIC_AT
             if isinstance(check_at(view, base, base + index, limit, strict=strict), RecordParts):
                 return base + index
-            at = chunk.find(_MAGIC_START, at + 1)
+            match_at = chunk.find(_MAGIC_START, match_at + 1)
         chunk_start += _CHUNK_SIZE
     return -1
 

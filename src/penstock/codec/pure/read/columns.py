@@ -100,7 +100,10 @@ def columns_of(records: Sequence[StoredRecord], fields: int) -> Columns:
     if fields & FIELD_TIMESTAMP:
         expires = [record.expires_at_ms for record in records]
         columns["timestamp"] = (make.times(record.timestamp_ms for record in records),)
-        columns["expires"] = (_validity(expires), make.times(each or 0 for each in expires))
+        columns["expires"] = (
+            _validity(expires),
+            make.times(expires_ms or 0 for expires_ms in expires),
+        )
     if fields & FIELD_STORED:
         columns["store_timestamp"] = (make.times(record.store_timestamp_ms for record in records),)
         columns["leader_epoch"] = (_int64s(record.leader_epoch for record in records),)
@@ -121,7 +124,7 @@ class _Layout(NamedTuple):
             raise BadRequestError(reason) from error
 
     def times(self, moments_ms: Iterable[int]) -> bytes:
-        return _int64s(max(_FIRST, min(each * self.per_ms, _LAST)) for each in moments_ms)
+        return _int64s(max(_FIRST, min(moment_ms * self.per_ms, _LAST)) for moment_ms in moments_ms)
 
     def binary(self, cells: Sequence[bytes | None]) -> tuple[bytes, bytes, bytes]:
         contents = [cell or b"" for cell in cells]

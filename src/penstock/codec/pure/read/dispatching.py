@@ -37,7 +37,7 @@ class Facts(NamedTuple):
     """What dispatching needs to know of a record."""
 
     topic: str
-    found: dict[str, str]
+    properties: dict[str, str]
     record: RecordParts
 
     @property
@@ -46,7 +46,7 @@ class Facts(NamedTuple):
 
     @property
     def inner(self) -> tuple[int, int] | None:
-        return inner_range(self.found)
+        return inner_range(self.properties)
 
     @property
     def epoch(self) -> int:
@@ -54,20 +54,20 @@ class Facts(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        return PRODUCER in self.found
+        return PRODUCER in self.properties
 
     @property
     def tag_code(self) -> int:
         """What the queue unit holds: the tag's hash, or the delivery time of a delayed record."""
-        level = parse_int64(self.found.get(DELAY)) if self.topic == SCHEDULE_TOPIC else None
+        level = parse_int64(self.properties.get(DELAY)) if self.topic == SCHEDULE_TOPIC else None
         if level is not None and level > 0:
             delay_ms = DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
             return self.record.store_timestamp_ms + delay_ms
-        return tag_code(self.found[TAGS]) if TAGS in self.found else 0
+        return tag_code(self.properties[TAGS]) if TAGS in self.properties else 0
 
     def group_size(self) -> int | str | None:
         """Return the bytes of the group that this record begins; text says what is wrong."""
-        digits = self.found.get(GROUP)
+        digits = self.properties.get(GROUP)
         if digits is None:
             return None
         if len(digits) != GROUP_DIGITS or not (digits.isascii() and digits.isdigit()):
@@ -79,7 +79,7 @@ class Facts(NamedTuple):
         if self.record.sys_flag & FLAG_TRANSACTION == FLAG_ROLLBACK:
             return []
         prefix = _prefix_hash(self.topic)
-        return [entry_hash(prefix, text) for text in index_texts(self.found)]
+        return [entry_hash(prefix, text) for text in index_texts(self.properties)]
 
 
 def facts_of(log: memoryview, record: RecordParts) -> Facts:

@@ -53,14 +53,14 @@ def read_inner(
 
 
 def _read_messages(body: bytes, first: Stamps) -> Iterator[Message]:
-    at = 0
+    start = 0
     stamps = first
-    while at < len(body):
-        if len(body) - at < INNER_HEAD.size + _I16.size:
-            raise ValueError(f"message head cut short at {len(body) - at} bytes")
-        size, _, _, _, body_size = INNER_HEAD.unpack_from(body, at)
-        end = at + size
-        content = at + INNER_HEAD.size
+    while start < len(body):
+        if len(body) - start < INNER_HEAD.size + _I16.size:
+            raise ValueError(f"message head cut short at {len(body) - start} bytes")
+        size, _, _, _, body_size = INNER_HEAD.unpack_from(body, start)
+        end = start + size
+        content = start + INNER_HEAD.size
         properties = content + body_size + _I16.size
         if body_size < 0 or not properties <= end <= len(body):
             raise ValueError(f"message of {size} bytes with a body of {body_size} does not fit")
@@ -70,4 +70,4 @@ def _read_messages(body: bytes, first: Stamps) -> Iterator[Message]:
         message = stored_from_parts(body[content : content + body_size], entries, stamps)
         yield message, entries
         stamps = stamps._replace(offset=stamps.offset + 1)
-        at = end
+        start = end

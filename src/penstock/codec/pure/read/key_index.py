@@ -75,11 +75,11 @@ def index_relink(
     view[first:end] = bytes(end - first)
     used = 0
     for number in range(1, keep):
-        at = file.entry_at(number)
-        hashed, position, seconds, _ = INDEX_ENTRY.unpack_from(view, at)
+        entry_at = file.entry_at(number)
+        hashed, position, seconds, _ = INDEX_ENTRY.unpack_from(view, entry_at)
         slot_at = file.slot_at(abs(hashed))
         (previous,) = SLOT.unpack_from(view, slot_at)
-        INDEX_ENTRY.pack_into(view, at, hashed, position, seconds, previous)
+        INDEX_ENTRY.pack_into(view, entry_at, hashed, position, seconds, previous)
         SLOT.pack_into(view, slot_at, number)
         used += previous == 0
     SLOT.pack_into(view, USED_AT, used)

@@ -36,14 +36,14 @@ def read_one(
     file = LogFile(log, base, topic, queue_id, strict=strict)
     if not file.holds(position):
         return None
-    at = position - base
-    stored = int.from_bytes(file.view[at : at + 4], "big", signed=True)
+    start = position - base
+    stored = int.from_bytes(file.view[start : start + 4], "big", signed=True)
     if stored > SIZE_MAX or size not in (ANY, stored):
         return None
-    found = read_at(file, RecordFilter((), now_ms, None, key), position, stored)
-    if found is None or offset not in (ANY, found.offset):
+    record = read_at(file, RecordFilter((), now_ms, None, key), position, stored)
+    if record is None or offset not in (ANY, record.offset):
         return None
-    return found
+    return record
 
 
 def index_newest(index: Buffer, slots: int, entries_max: int, topic: str, key: bytes) -> int:

@@ -51,7 +51,7 @@ class RecordFilter(NamedTuple):
     key: bytes | None
 
     def is_deleted(self, offset: int) -> bool:
-        n = bisect_right(self.deleted, offset, key=lambda each: each[0]) - 1
+        n = bisect_right(self.deleted, offset, key=lambda entry: entry[0]) - 1
         return n >= 0 and offset < self.deleted[n][1]
 
     def may_have_tag(self, code: int) -> bool:
@@ -229,7 +229,7 @@ def _stamps_of(parts: RecordParts) -> Stamps:
 
 
 def _units(size: int, units: bytes) -> Iterator[bytes]:
-    return (units[at : at + size] for at in range(0, len(units) - size + 1, size))
+    return (units[start : start + size] for start in range(0, len(units) - size + 1, size))
 
 
 # ---------------------------------------------------------------------------------- batches
@@ -265,11 +265,11 @@ def read_batches(
             break
         # A batch wholly below the start is checked, too: its unit may be there because damage
         # made its offset smaller, and passing over it would be a silent hole.
-        found = messages_at(file, position, size, (batch_base, count))
-        if isinstance(found, Damage):
-            page.damage = found
+        batch = messages_at(file, position, size, (batch_base, count))
+        if isinstance(batch, Damage):
+            page.damage = batch
             break
-        messages, inflated = found
+        messages, inflated = batch
         if not _read_messages(page, record_filter, messages, size + inflated):
             break
         page.next_offset = max(page.next_offset, batch_end)
@@ -302,25 +302,25 @@ def messages_at(
 ) -> tuple[list[Message], int] | Damage:
     """Return the messages of the batch that a unit points at, in the order of their offsets, and
     how many bytes were inflated for them."""
-    found = file.record_at(position, size)
-    if isinstance(found, Damage):
-        return found
-    properties = lookup(parse(bytes(file.view[found.properties : found.end])))
+    parts = file.record_at(position, size)
+    if isinstance(parts, Damage):
+        return parts
+    properties = lookup(parse(bytes(file.view[parts.properties : parts.end])))
     inner = inner_range(properties)
-    if inner != expected or found.queue_offset != expected[0]:
+    if inner != expected or parts.queue_offset != expected[0]:
         return Damage(position, f"unit says offset and count {expected}, the record {inner}")
-    if not found.sys_flag & FLAG_INNER_BATCH:
-        return _lone_message(file, found, position)
-    body = bytes(file.view[found.body : found.body_end])
+    if not parts.sys_flag & FLAG_INNER_BATCH:
+        return _lone_message(file, parts, position)
+    body = bytes(file.view[parts.body : parts.body_end])
     is_kafka = properties.get(KAFKA) == "1"
     inflated = 0
     try:
-        if is_compressed(found):
-            body = inflate_body(body, found.sys_flag)
+        if is_compressed(parts):
+            body = inflate_body(body, parts.sys_flag)
             inflated = len(body)
         named = properties.get(TAG_HEADER, "")
         header = named[1:] if named.startswith("=") else None
-        messages, more = read_inner(body, _stamps_of(found), kafka=is_kafka, tag_header=header)
+        messages, more = read_inner(body, _stamps_of(parts), kafka=is_kafka, tag_header=header)
     except ValueError as error:
         return Damage(position, f"inner batch: {error}")
     base, count = expected
@@ -334,16 +334,16 @@ def messages_at(
 
 
 def _lone_message(
-    file: LogFile, found: RecordParts, position: int
+    file: LogFile, parts: RecordParts, position: int
 ) -> tuple[list[Message], int] | Damage:
     """Return the one message of an ordinary record in a batch queue."""
-    message = _message_of(file.view, found, position)
+    message = _message_of(file.view, parts, position)
     if isinstance(message, Damage):
         return message
     stored, properties = message
-    if not is_compressed(found):
+    if not is_compressed(parts):
         return [message], 0
-    inflated = _inflated(found, stored, position)
+    inflated = _inflated(parts, stored, position)
     if isinstance(inflated, Damage):
         return inflated
     return [(inflated, properties)], len(inflated.value or b"")

@@ -47,8 +47,8 @@ def copy_records(
     data = bytearray()
     after = offset
     unit_size = _unit_size(kind)
-    for at in range(0, len(units) - unit_size + 1, unit_size):
-        first, end, position, size = _row(units, at, kind, after)
+    for unit_at in range(0, len(units) - unit_size + 1, unit_size):
+        first, end, position, size = _row(units, unit_at, kind, after)
         start = max(first, offset)
         if any(begin <= start and end <= stop for begin, stop in deleted):
             after = max(after, end)
@@ -84,18 +84,19 @@ def place_records(
     first = end = offset
     name = None if topic is None else topic.encode("utf-8", "surrogateescape")
     while len(placed) < len(view):
-        at = len(placed)
-        parts = find_parts(view, at, len(view))
+        start = len(placed)
+        parts = find_parts(view, start, len(view))
         fault = parts if isinstance(parts, str) else find_damaged_part(view, parts, strict=False)
         if fault is not None or isinstance(parts, str):
-            raise BadRequestError(f"no record of a commit log at byte {at}: {fault}")
+            raise BadRequestError(f"no record of a commit log at byte {start}: {fault}")
         begin, count = parts.queue_offset, 1
         if kind == KIND_BATCH:
             properties = parse(bytes(view[parts.properties : parts.end]))
             inner = inner_range(lookup(properties))
             if inner is None or inner[0] != begin:
                 raise BadRequestError(
-                    f"no record of a commit log at byte {at}: it does not belong in a batch queue"
+                    f"no record of a commit log at byte {start}: "
+                    "it does not belong in a batch queue"
                 )
             count = inner[1]
         if name is not None and not _is_of(view, parts, name, queue_id):
@@ -104,7 +105,7 @@ def place_records(
             break
         if not placed:
             first = begin
-        placed += moved(view, parts, position + at)
+        placed += moved(view, parts, position + start)
         end = begin + count
     return bytes(placed), first, end
 
@@ -120,7 +121,7 @@ def block_checksums(data: Buffer, block_size: int) -> bytes:
     view = view_of(data)
     starts = range(0, len(view), block_size)
     sums = (zlib.crc32(view[start : start + block_size]) for start in starts)
-    return b"".join(each.to_bytes(4, "big") for each in sums)
+    return b"".join(checksum.to_bytes(4, "big") for checksum in sums)
 
 
 def index_records(
@@ -143,43 +144,45 @@ def index_records(
         *([], _ALL_TIMES, None, None),
     )
     rows = [
-        _row(units, at, kind, offset + n)[0]
-        for n, at in enumerate(range(0, len(units), _unit_size(kind)))
+        _row(units, unit_at, kind, offset + n)[0]
+        for n, unit_at in enumerate(range(0, len(units), _unit_size(kind)))
     ]
     pairs: set[tuple[int, int]] = set()
     keys: set[bytes] = set()
-    for one in records:
-        found = keys_of(one)
-        unit = one.offset - offset if kind == KIND_SIMPLE else bisect_right(rows, one.offset) - 1
-        pairs.update((zlib.crc32(key), unit) for key in found)
-        keys |= found
+    for record in records:
+        record_keys = keys_of(record)
+        unit = (
+            record.offset - offset if kind == KIND_SIMPLE else bisect_right(rows, record.offset) - 1
+        )
+        pairs.update((zlib.crc32(key), unit) for key in record_keys)
+        keys |= record_keys
     packed = b"".join(a.to_bytes(4, "big") + b.to_bytes(4, "big") for a, b in sorted(pairs))
-    times = [one.timestamp_ms for one in records] or [0]
+    times = [record.timestamp_ms for record in records] or [0]
     return packed, filter_of(keys, filter_size), min(times), max(times), damage
 
 
 def keys_of(record: StoredRecord) -> set[bytes]:
     """Return everything that finds a record by key: its key, the words of a RocketMQ key, and the
     unique key that RocketMQ's producers add."""
-    found: set[bytes] = set()
+    keys: set[bytes] = set()
     if record.key is not None:
-        found.add(record.key)
-        found.update(word for word in record.key.split(b" ") if word)
+        keys.add(record.key)
+        keys.update(word for word in record.key.split(b" ") if word)
     for name, value in record.headers:
         if name == "UNIQ_KEY" and value:
-            found.add(value)
-    return found
+            keys.add(value)
+    return keys
 
 
 def filter_of(keys: set[bytes], size: int) -> bytes:
     """Return a filter of the keys, `size` bytes; none when it could not tell any apart."""
     if len(keys) > size * _KEYS_PER_BYTE:
         return b""
-    found = bytearray(size)
+    bits = bytearray(size)
     for key in keys:
         for n in filter_bits(key, size):
-            found[n >> 3] |= 1 << (n & 7)
-    return bytes(found)
+            bits[n >> 3] |= 1 << (n & 7)
+    return bytes(bits)
 
 
 def filter_bits(key: bytes, size: int) -> tuple[int, int, int]:
@@ -197,10 +200,10 @@ def _unit_size(kind: int) -> int:
     return BATCH_UNIT.size if kind == KIND_BATCH else QUEUE_UNIT.size
 
 
-def _row(units: bytes, at: int, kind: int, offset: int) -> tuple[int, int, int, int]:
+def _row(units: bytes, unit_at: int, kind: int, offset: int) -> tuple[int, int, int, int]:
     """Return what a unit says: offsets [first, end), position and size of its record."""
     if kind == KIND_SIMPLE:
-        position, size, _ = QUEUE_UNIT.unpack_from(units, at)
+        position, size, _ = QUEUE_UNIT.unpack_from(units, unit_at)
         return offset, offset + 1, position, size
-    position, size, _, _, base, count, _, _ = BATCH_UNIT.unpack_from(units, at)
+    position, size, _, _, base, count, _, _ = BATCH_UNIT.unpack_from(units, unit_at)
     return base, base + count, position, size

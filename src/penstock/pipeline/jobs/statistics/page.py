@@ -129,7 +129,7 @@ def _curves(topics: Mapping[str, list[Point]], measure: Measure) -> str:
     every = [point for points in topics.values() for point in points]
     if not every:
         return "<p>nothing was written</p>"
-    first, last = min(point.at_ms for point in every), max(each.at_ms for each in every)
+    first, last = min(point.at_ms for point in every), max(point.at_ms for point in every)
     top = max(point.value for point in every)
     ticks = size_ticks(top) if measure.is_size else value_ticks(top)
     scale = _Scale(first, last, ticks[-1])
