@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 from msgspec.structs import replace
+from tests.engine.replication.simulated_log import SimulatedLog
+from tests.engine.replication.simulated_metadata import SimulatedMetadata
+from tests.engine.replication.simulator import SimulatedNode
 
-from penstock.engine.replication import Assignment, ReplicaCore, ReplicaLog
+from penstock.engine.replication import Assignment, ProposeInSync, ReplicaCore, ReplicaLog
 from penstock.engine.replication.follower import FollowerReplica
 from penstock.engine.replication.in_sync_set import InSyncSet
 from penstock.engine.replication.leader import LeaderReplica
 from penstock.engine.replication.messages import Fetch, FetchError
 from penstock.meta.state.metadata import replica_sets
 from penstock.meta.state.model import Shard
-from tests.engine.replication.simulated_log import SimulatedLog
-from tests.engine.replication.simulated_metadata import SimulatedMetadata
-from tests.engine.replication.simulator import SimulatedNode
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -32,8 +32,8 @@ def ignore_proposed_members(patch: pytest.MonkeyPatch) -> None:
 def drop_proposals_that_were_repeated(patch: pytest.MonkeyPatch) -> None:
     original = ReplicaCore.refused
 
-    def refused(self: ReplicaCore, now: float, proposal: object, _epoch: int) -> None:
-        original(self, now, proposal, proposal.partition_epoch)  # type: ignore[attr-defined,arg-type]
+    def refused(self: ReplicaCore, proposal: ProposeInSync, _epoch: int) -> None:
+        original(self, proposal, proposal.partition_epoch)
 
     patch.setattr(ReplicaCore, "refused", refused)
 
@@ -82,7 +82,7 @@ def keep_eligible_replicas_for_ever(patch: pytest.MonkeyPatch) -> None:
 def believe_every_restart(patch: pytest.MonkeyPatch) -> None:
     original = SimulatedMetadata.register
 
-    def register(self: SimulatedMetadata, node: int, *, is_proven: bool) -> int:  # noqa: ARG001
+    def register(self: SimulatedMetadata, node: int, *, is_proven: bool) -> int:
         return original(self, node, is_proven=True)
 
     patch.setattr(SimulatedMetadata, "register", register)
@@ -112,9 +112,7 @@ def ignore_broker_epochs(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(ReplicaCore, "_serve", serve)
     patch.setattr(ReplicaCore, "_forget_follower", lambda _self, _node: None)
-    patch.setattr(
-        LeaderReplica, "_broker_epoch", lambda _self, node, epochs: epochs.get(node, -1)
-    )
+    patch.setattr(LeaderReplica, "_broker_epoch", lambda _self, node, epochs: epochs.get(node, -1))
 
 
 def cut_at_the_own_commit_offset(patch: pytest.MonkeyPatch) -> None:
@@ -170,9 +168,7 @@ def count_fetches_of_other_epochs(patch: pytest.MonkeyPatch) -> None:
 
 
 def repair_before_leaving_the_set(patch: pytest.MonkeyPatch) -> None:
-    def handle(
-        _self: ReplicaCore, _now: float, replica: LeaderReplica | FollowerReplica
-    ) -> None:
+    def handle(_self: ReplicaCore, _now: float, replica: LeaderReplica | FollowerReplica) -> None:
         for log in replica.logs:
             if log.damaged_at is not None:
                 log.cut(log.damaged_at)

@@ -1,4 +1,4 @@
-"""A deterministic simulation of replication: real core and metadata rules, simulated everything else.
+"""A deterministic simulation of replication: the real core and the real rules of the metadata.
 
 One seed decides the whole run: delays, losses, repeats and order of messages, one-way cuts, pauses,
 kills, power cuts, flipped bits, clock rates, moves of the leader. After every step the invariants
@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
+from tests.engine.replication.simulated_log import Entry, SimulatedLog
+from tests.engine.replication.simulated_metadata import SimulatedMetadata, Snapshot
 
 from penstock.engine.replication import (
     Committed,
@@ -23,8 +25,6 @@ from penstock.engine.replication import (
     Send,
 )
 from penstock.engine.replication.messages import Message
-from tests.engine.replication.simulated_log import Entry, SimulatedLog
-from tests.engine.replication.simulated_metadata import SimulatedMetadata, Snapshot
 
 STREAMS: Final = 2
 OPTIONS: Final = CoreOptions(
@@ -39,7 +39,7 @@ CALM_S: Final = 10.0
 SHARD: Final = "t_0"
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - what it is
     pass
 
 
@@ -193,6 +193,7 @@ class World:
         self.cuts: set[tuple[int, int]] = set()
         """Directions in which nothing arrives; node 0 is the metadata group."""
         self.loss = chance.choice((0.0, 0.0, 0.02, 0.1))
+        self._has_bad_disks = chance.random() < 0.25
         self.is_calm = False
         self.committed: list[list[Entry]] = [[] for _ in range(STREAMS)]
         self.acknowledged = 0
@@ -337,7 +338,7 @@ class World:
 
         def refused(partition_epoch: int) -> None:
             if node.run == run:
-                node.core.refused(node.now, proposal, partition_epoch)
+                node.core.refused(proposal, partition_epoch)
 
         def arrive() -> None:
             if self.metadata.change(node.id, proposal):
@@ -388,12 +389,14 @@ class World:
             return
         chance = self.random
         node = chance.choice(list(self.nodes.values()))
-        fault = chance.choice(
-            (self._kill, self._kill, self._pause, self._cut, self._cut, self._power,
-             self._flip, self._move, self._hint)
+        faults = (
+            self._kill, self._kill, self._pause, self._cut, self._cut, self._power,
+            self._flip, self._move, self._hint,
         )  # fmt: skip
+        is_flip = self._has_bad_disks and chance.random() < 0.7
+        fault = self._flip if is_flip else chance.choice(faults)
         fault(node)
-        self.after(chance.expovariate(1 / 0.7), self._fault)
+        self.after(chance.expovariate(1 / (0.2 if is_flip else 0.7)), self._fault)
 
     def _kill(self, node: SimulatedNode) -> None:
         self._stop(node, with_power=True)

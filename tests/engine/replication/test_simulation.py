@@ -7,7 +7,6 @@ import time
 from typing import Final
 
 import pytest
-
 from tests.engine.replication.planted_bugs import BUGS, Plant
 from tests.engine.replication.simulator import Violation, simulate
 

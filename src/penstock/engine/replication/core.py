@@ -202,15 +202,15 @@ class ReplicaCore:
         if leader.advance_commit():
             self._report_commit(leader.assignment.shard, leader.logs, is_leader=True)
         self._propose(now, leader)
-        self._wake_followers(now, leader.assignment.shard)
+        self._wake_followers(leader.assignment.shard)
 
     def _report_commit(self, shard: str, logs: Sequence[ReplicaLog], *, is_leader: bool) -> None:
         self.effects.append(Committed(shard, tuple(log.commit for log in logs), is_leader))
 
-    def _wake_followers(self, now: float, shard: str) -> None:
+    def _wake_followers(self, shard: str) -> None:
         for node, session in self._serving.items():
             if session.wake(shard):
-                self._answer(now, node, session)
+                self._answer(node, session)
 
     def _report_sync(self, now: float, follower: FollowerReplica) -> None:
         """The safe end of a copy moved: the leader counts it from the next fetch on."""
@@ -223,7 +223,10 @@ class ReplicaCore:
     # Time
 
     def tick(self, now: float) -> None:
-        for replica in [*self.leaders.values(), *self.followers.values()]:
+        replicas: list[LeaderReplica | FollowerReplica] = []
+        replicas += self.leaders.values()
+        replicas += self.followers.values()
+        for replica in replicas:
             if any(log.damaged_at is not None for log in replica.logs):
                 self._handle_damage(now, replica)
             else:
@@ -235,7 +238,7 @@ class ReplicaCore:
                 now - served.parked_at >= self._options.wait_s
             )
             if is_due:
-                self._answer(now, node, served, is_due=True)
+                self._answer(node, served, is_due=True)
         for session in self._fetching.values():
             if session.is_waiting and now - session.asked_at > self._options.reply_s:
                 session.begin_again(self._next_session())
@@ -279,7 +282,7 @@ class ReplicaCore:
             self._proposals[shard] = (pending[0], now)
             self.effects.append(pending[0])
 
-    def refused(self, now: float, proposal: ProposeInSync, partition_epoch: int) -> None:
+    def refused(self, proposal: ProposeInSync, partition_epoch: int) -> None:
         """Drop a proposal that the metadata group has refused at `partition_epoch`. At a later one
         than its own the group may have accepted it before, and refused its repetition: then it
         counts until the metadata arrive."""
@@ -294,7 +297,7 @@ class ReplicaCore:
         leader.set.withdraw(proposal.partition_epoch)
         if leader.advance_commit():
             self._report_commit(shard, leader.logs, is_leader=True)
-            self._wake_followers(now, shard)
+            self._wake_followers(shard)
 
     # Messages
 
@@ -338,7 +341,7 @@ class ReplicaCore:
             if shard is not None:
                 self._after_progress(now, self.leaders[shard])
         if session.parked_at is not None:
-            self._answer(now, sender, session)
+            self._answer(sender, session)
 
     def _refuse(self, sender: int, fetch: Fetch) -> None:
         """Answer a node that is not registered, or registered again: one of both will learn."""
@@ -361,9 +364,7 @@ class ReplicaCore:
         leader.record_fetch(now, sender, fetch, session.broker_epoch)
         return fetch.shard
 
-    def _answer(
-        self, now: float, node: int, session: ServedSession, *, is_due: bool = False
-    ) -> None:
+    def _answer(self, node: int, session: ServedSession, *, is_due: bool = False) -> None:
         """Answer a parked fetch if there is something to say."""
         left = min(session.max_size, self._options.reply_size)
         replies: list[ShardReply] = []
@@ -430,8 +431,10 @@ class ReplicaCore:
 
     def _receive_reply(self, now: float, sender: int, reply: FetchReply) -> None:
         session = self._fetching.get(sender)
-        is_current = session is not None and session.is_waiting and (
-            (reply.session, reply.sequence) == (session.session, session.sequence)
+        is_current = (
+            session is not None
+            and session.is_waiting
+            and ((reply.session, reply.sequence) == (session.session, session.sequence))
         )
         if session is None or not is_current:
             return

@@ -2,8 +2,8 @@
 
 Rules:
 
-  * the commit offset is the smallest safe end over the maximal in-sync set (`InSyncSet`), moves only
-    while the confirmed set has at least `min_insync` members, and never goes back
+  * the commit offset is the smallest safe end over the maximal in-sync set (`InSyncSet`). It moves
+    only while the confirmed set has at least `min_insync` members, and never goes back
   * a member that was not heard of under this leader epoch counts with nothing
   * a follower counts only under the broker epoch that the metadata know
   * a follower joins the set when it has everything committed, and everything that was in the log
@@ -128,9 +128,7 @@ class LeaderReplica:
         differs = any(reply.cut_end >= 0 for reply in replies)
         return replies if differs else None
 
-    def record_fetch(
-        self, now: float, node: int, fetch: ShardFetch, broker_epoch: int
-    ) -> None:
+    def record_fetch(self, now: float, node: int, fetch: ShardFetch, broker_epoch: int) -> None:
         """Count what a follower has; its logs are prefixes of the leader's."""
         progress = self._followers.get(node)
         if progress is None:
@@ -218,8 +216,7 @@ class LeaderReplica:
         if progress.partition_epoch != self.set.partition_epoch:
             return False  # it may have left because of damage, and be about to cut its log
         needed = [
-            max(log.commit, start)
-            for log, start in zip(self.logs, self._epoch_starts, strict=True)
+            max(log.commit, start) for log, start in zip(self.logs, self._epoch_starts, strict=True)
         ]
         return progress.has(needed)
 

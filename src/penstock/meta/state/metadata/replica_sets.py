@@ -173,7 +173,9 @@ def elect_unclean(shard: Shard, node: int, *, brokers: Collection[int]) -> Shard
     """Return the shard led by a replica that may lack committed records, by an operator's word."""
     if node not in shard.replicas or node not in brokers:
         return Rejected(
-            "bad_request", f"node {node} has no replica of {shard.name}, or is not there", shard.name
+            "bad_request",
+            f"node {node} has no replica of {shard.name}, or is not there",
+            shard.name,
         )
     return replace(
         shard,
@@ -186,9 +188,7 @@ def elect_unclean(shard: Shard, node: int, *, brokers: Collection[int]) -> Shard
     )
 
 
-def leave(
-    shard: Shard, node: int, *, brokers: BrokerEpochs, min_insync: int
-) -> Shard | Rejected:
+def leave(shard: Shard, node: int, *, brokers: BrokerEpochs, min_insync: int) -> Shard | Rejected:
     """Return the shard after a replica found damage in its log, and may be counted no more. The
     last replica that has everything cannot leave: nothing could take its place."""
     others = [n for n in (*shard.in_sync, *shard.eligible) if n != node]
