@@ -402,7 +402,7 @@ class ReplicaCore:
             for log, position in zip(leader.logs, fetch.positions, strict=True)
         )
         has_news = (
-            session.told.get(shard) != tuple(stream.commit for stream in read)
+            session.known_commits.get(shard) != tuple(stream.commit for stream in read)
             or any(stream.data for stream in read)
             or any(s.start > p.end for s, p in zip(read, fetch.positions, strict=True))
         )

@@ -86,7 +86,7 @@ class FollowerReplica:
                 log.cut(log.damaged_at)
             return True
         if reply.start > log.end:
-            # The leader's log begins later: what lies before is deleted, or in the tier.
+            # The leader's log begins later: earlier records are deleted, or in the tier.
             log.restart_at(reply.start)
             return True
         if reply.data:

@@ -57,7 +57,7 @@ class ServedSession:
     """The leader's end of a session with one follower."""
 
     __slots__ = ("_ready", "broker_epoch", "max_size", "parked_at", "positions", "sequence",
-                 "session", "told")  # fmt: skip
+                 "session", "known_commits")  # fmt: skip
 
     def __init__(self, fetch: Fetch) -> None:
         self.session: Final = fetch.session
@@ -66,7 +66,7 @@ class ServedSession:
         self.max_size = fetch.max_size
         self.positions: Final[dict[str, ShardFetch]] = {}
         """What the follower asked for and has not been answered."""
-        self.told: Final[dict[str, tuple[int, ...]]] = {}
+        self.known_commits: Final[dict[str, tuple[int, ...]]] = {}
         """The commit offsets of which the follower knows."""
         self._ready: dict[str, None] = {}
         self.parked_at: float | None = None
@@ -92,9 +92,9 @@ class ServedSession:
     def answered(self, shard: str, commits: tuple[int, ...]) -> None:
         """Note that the follower was answered; it lists the shard in its next fetch."""
         self.positions.pop(shard, None)
-        self.told[shard] = commits
+        self.known_commits[shard] = commits
 
     def drop(self, shard: str) -> None:
         self.positions.pop(shard, None)
-        self.told.pop(shard, None)
+        self.known_commits.pop(shard, None)
         self._ready.pop(shard, None)
