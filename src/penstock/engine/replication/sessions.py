@@ -56,8 +56,16 @@ class FetchSession:
 class ServedSession:
     """The leader's end of a session with one follower."""
 
-    __slots__ = ("_ready", "broker_epoch", "max_size", "parked_at", "positions", "sequence",
-                 "session", "known_commits")  # fmt: skip
+    __slots__ = (
+        "_ready",
+        "broker_epoch",
+        "known_commits",
+        "max_size",
+        "parked_at",
+        "positions",
+        "sequence",
+        "session",
+    )  # fmt: skip
 
     def __init__(self, fetch: Fetch) -> None:
         self.session: Final = fetch.session
