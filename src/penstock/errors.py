@@ -8,11 +8,11 @@
     │   ├── AlreadyExistsError
     │   ├── RecordTooLargeError
     │   ├── ShardSealedError
-    │   ├── ShardLostError            its node came back without the records; somebody must decide
+    │   ├── ShardLostError            its node came back without the records; an operator decides
     │   ├── ProducerFencedError       a newer epoch of this producer has written
     │   ├── SequenceGapError          records between the last write and this one are missing
     │   ├── NotSupportedError         this engine, kind of queue or build cannot do that
-    │   │   └── UnreadableContentError    a whole record holds what nobody here can take apart
+    │   │   └── UnreadableContentError    an intact record whose content cannot be decoded
     │   ├── StaleWriteError           a compare-and-set found another value
     │   ├── GroupFencedError          this consumer lost its partitions to other members
     │   ├── GroupNotEmptyError        a group has live members; stop them first
@@ -165,16 +165,16 @@ class NotSupportedError(RequestError):
 
 
 class UnreadableContentError(NotSupportedError):
-    """A record is what was written, byte for byte, but its content is of no form that can be taken
-    apart: an opaque batch, or a body that does not decompress. Raw reads return it; whoever wants
-    to pass over it goes on at `next_offset`. `timestamp_ms` is that of the whole record."""
+    """A record is intact, but its content cannot be decoded: it is an opaque batch, or its body
+    does not decompress. Raw reads return it; a reader that skips it continues at `next_offset`.
+    `timestamp_ms` is that of the whole record."""
 
     def __init__(
         self, shard: str, *, offset: int, next_offset: int, timestamp_ms: int, reason: str
     ) -> None:
         super().__init__(
-            f"what lies at offset {offset} of {shard!r} is whole, but cannot be taken apart: "
-            f"{reason}. Read it raw, or go on at offset {next_offset}"
+            f"the record at offset {offset} of {shard!r} is intact, but cannot be decoded: "
+            f"{reason}. Read it raw, or continue at offset {next_offset}"
         )
         self.offset = offset
         self.next_offset = next_offset

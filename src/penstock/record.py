@@ -31,8 +31,9 @@ Header = tuple[str, bytes | None]
 class Record(Struct, frozen=True, gc=False):
     """A message on its way in; it has no offset yet.
 
-    `value=None` is a tombstone and differs from `b""`; `key=None` is no key and differs from
-    `b""`. Without a timestamp the store stamps the record with its own clock.
+    `value=None` is a tombstone and differs from `b""`; `key=None` means that the record has
+    no key, and differs from `b""`. Without a timestamp the store stamps the record with its own
+    clock.
     """
 
     value: bytes | None
@@ -88,13 +89,14 @@ class ShardId(NamedTuple):
         topic, separator, partition = name.rpartition("_")
         if not separator or not topic or not (partition.isascii() and partition.isdigit()):
             raise BadRequestError(
-                f"{name!r} is no shard name; expected {{topic_id}}_{{partition}}, like 'orders_0'"
+                f"{name!r} is not a shard name; expected {{topic_id}}_{{partition}}, such as "
+                "'orders_0'"
             )
         return cls(topic, int(partition))
 
 
 class Location(NamedTuple):
-    """Where a record lies in its topic."""
+    """The place of a record in its topic."""
 
     partition: int
     offset: Offset

@@ -66,7 +66,7 @@ def test_a_shard_that_does_not_exist_is_one_sentence(run: Run, written: Path) ->
     assert (ran.code, ran.err) == (2, "penstock: shard 'nothing_0' does not exist\n")
     ran = run("store", "cat", written, "nonsense")
     assert ran.code == 2
-    assert "'nonsense' is no shard name" in ran.err
+    assert "'nonsense' is not a shard name" in ran.err
 
 
 def test_damage_met_while_reading_is_one_sentence(run: Run, copy: Path) -> None:

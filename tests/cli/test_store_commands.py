@@ -76,7 +76,7 @@ def test_cat_passes_over_a_batch_that_nobody_can_take_apart(run: Run, tmp_path: 
     ran = run("store", "cat", tmp_path / "store", "batches_0")
     assert (ran.code, ran.out) == (0, "before\nbehind\n")
     assert (
-        "skipped 2 undecodable batches, the first: what lies at offset 1 of 'batches_0'" in ran.err
+        "skipped 2 undecodable batches, the first: the record at offset 1 of 'batches_0'" in ran.err
     )
     assert run("store", "verify", tmp_path / "store").code == 0
 

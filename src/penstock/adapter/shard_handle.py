@@ -9,7 +9,7 @@ from penstock.engine.routing.storage_cache import ShardEntry
 
 
 class ShardHandle:
-    """Stays valid while the shard exists; `entry.meta` is None after its deletion.
+    """Stays valid while the shard exists; after its deletion `entry.meta` equals None.
 
     A caller that uses a shard for many requests keeps the handle (or its two fields) and calls the
     driver with them, so that a request looks up neither the topic nor the driver.

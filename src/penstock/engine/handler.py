@@ -67,7 +67,7 @@ class StorageEngineHandler(ShardRouting):
         super().__init__(cache, engines, node_id=node_id, forwarder=forwarder)
         self.clock: Final = clock if clock is not None else SystemClock()
         self.on_quota_used: Callable[[ShardEntry], None] = _ignore
-        """Told when a segment's size should be looked at; see `ShardUpkeep`."""
+        """Called when the size of a segment is to be checked; see `ShardUpkeep`."""
         self.limits: Final = limits if limits is not None else StableOffsets()
         """What transactions keep from readers of committed records."""
         self.waits_ended = False
@@ -366,9 +366,9 @@ class StorageEngineHandler(ShardRouting):
         return woken and (not self.waits_ended or has_records())
 
     def end_waits(self) -> None:
-        """Let nobody wait for records any more: who does so now, or later, is told at once whether
-        there are any. For a node that is about to stop."""
-        self.waits_ended = True  # first: who begins to wait after the wake-up looks at it
+        """End all waits for records, for a node that is about to stop. Present and later callers
+        learn immediately whether there are records."""
+        self.waits_ended = True  # first: a wait that begins after the wake-up reads it
         for entry in self.cache.entries():
             for notify in entry.appended:
                 notify()

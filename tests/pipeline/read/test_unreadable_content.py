@@ -62,7 +62,7 @@ def offsets(place: dict[str, str], start: int = 0, end: int = END, **options: st
 def test_what_cannot_be_taken_apart_is_no_damage(root: Path, damage: str) -> None:
     for place in ({"path": f"{root}/store"}, {"tier": f"file://{root}/tier"}):
         for start in (0, FIRST, FIRST + 4):
-            with pytest.raises(UnreadableContentError, match="go on at offset 13"):
+            with pytest.raises(UnreadableContentError, match="continue at offset 13"):
                 offsets(place, start, onDamage=damage)
         assert offsets(place, 0, FIRST, onDamage=damage) == AROUND[:FIRST]
         assert offsets(place, BEHIND, onDamage=damage) == AROUND[FIRST:]

@@ -206,7 +206,7 @@ def test_cold_reads_of_records_say_where_to_go_on(cold: ColdEngine) -> None:
     assert values(cold.read_by_offset(EVENTS, Offset(0))) == VALUES[:3]
     assert values(cold.read_by_offset(EVENTS, Offset(BEHIND))) == VALUES[3:]
     for offset in (FIRST, FIRST + 4):
-        with pytest.raises(UnreadableContentError, match="go on at offset 13") as caught:
+        with pytest.raises(UnreadableContentError, match="continue at offset 13") as caught:
             cold.read_by_offset(EVENTS, Offset(offset))
         error = caught.value
         assert (error.offset, error.next_offset, error.timestamp_ms) == (FIRST, BEHIND, 7)
@@ -220,7 +220,7 @@ def test_cold_records_are_read_before_content_of_the_log_that_nobody_can_take_ap
     engine.dispatcher.upload(EVENTS)
     engine.store.delete_before(EVENTS, FIRST)
     assert values(engine.read_by_offset(EVENTS, Offset(0))) == VALUES[:3]
-    with pytest.raises(UnreadableContentError, match="go on at offset 13"):
+    with pytest.raises(UnreadableContentError, match="continue at offset 13"):
         engine.read_by_offset(EVENTS, Offset(FIRST))
 
 
@@ -333,6 +333,6 @@ def test_a_record_that_does_not_decompress_is_no_damage_in_rocketmqs_layout(
         queue.append(record)
     queue.commit()
     assert values(queue.read(0)) == [b"good"]
-    with pytest.raises(UnreadableContentError, match="go on at offset 2"):
+    with pytest.raises(UnreadableContentError, match="continue at offset 2"):
         queue.read(1)
     assert values(queue.read(2)) == [b"too"]

@@ -65,7 +65,7 @@ def test_an_opaque_batch_is_read_raw_and_never_taken_for_damage(mixed: Rig) -> N
         assert OPAQUE in raw[0]
         assert len(store.read_raw(EVENTS, 0)) == 3
         for offset in (FIRST, FIRST + 4):
-            with pytest.raises(UnreadableContentError, match="go on at offset 13") as caught:
+            with pytest.raises(UnreadableContentError, match="continue at offset 13") as caught:
                 store.read(EVENTS, offset)
             assert (caught.value.offset, caught.value.next_offset) == (FIRST, BEHIND)
         with pytest.raises(UnreadableContentError):
@@ -138,7 +138,7 @@ def test_retention_keeps_an_opaque_batch_as_long_as_others(mixed: Rig) -> None:
 def test_a_readonly_store_knows_an_opaque_batch_from_damage(mixed: Rig) -> None:
     mixed.close()
     view = ReadOnlyStore.open(mixed.root, disk=mixed.disk, clock=mixed.clock)
-    with pytest.raises(UnreadableContentError, match="go on at offset 13"):
+    with pytest.raises(UnreadableContentError, match="continue at offset 13"):
         view.read(EVENTS, FIRST)
     assert values(list(view.by_key(EVENTS, b"k"))) == [*reversed(VALUES[3:]), *reversed(VALUES[:3])]
     assert len(view.read_raw(EVENTS, 0)) == 3
@@ -203,7 +203,7 @@ def test_a_body_that_does_not_decompress_is_no_damage() -> None:
     rig.store.append_encoded(ORDERS, flagged_as_compressed(first))
     rig.store.append_encoded(ORDERS, second)
     for store in rig.lives():
-        with pytest.raises(UnreadableContentError, match="go on at offset 1"):
+        with pytest.raises(UnreadableContentError, match="continue at offset 1"):
             store.read(ORDERS, 0)
         with pytest.raises(UnreadableContentError):
             store.read(ORDERS, 0, max_records=1)
