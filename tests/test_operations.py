@@ -70,6 +70,13 @@ def test_every_request_can_be_sent() -> None:
     assert len(CALL_OF) == len(CALLS)
 
 
+def test_every_request_says_how_it_is_run() -> None:
+    # The bases are structs, whose metaclass knows no abstract methods.
+    for base in (StoreRequest, NodeRequest):
+        for request in all_requests(base):
+            assert getattr(request, "run", None) is not base.run, request
+
+
 def test_every_method_of_the_services_has_an_entry_or_a_handler() -> None:
     for messages, name, service, calls in (
         (storage_pb2, "StorageService", StorageService, {call.method for call in CALLS}),

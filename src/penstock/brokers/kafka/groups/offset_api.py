@@ -106,7 +106,7 @@ class OffsetApi:
         if not self._broker.groups.is_here(group_id):
             return {"group_id": group_id, "error_code": ErrorCode.not_coordinator, "topics": ()}
         try:
-            # First: an offset that is no longer pending by then is among the committed ones.
+            # First: an offset whose transaction ends meanwhile is among the committed ones.
             pending = await self._pending(group_id) if stable and self._pending else ()
             committed = await self._broker.run_blocking(offsets) if group_id else {}
         except StoreError as error:

@@ -1,6 +1,6 @@
 """The requests of a transaction coordinator to the nodes that lead the partitions of a transaction
 or coordinate the groups whose offsets it commits. A step may arrive twice, late, or from a node
-that is no longer the coordinator: each names the transaction that it is for."""
+that another coordinator has replaced: each names the transaction that it is for."""
 
 from __future__ import annotations
 
