@@ -115,6 +115,17 @@ class Shard(Struct, frozen=True, array_like=True, kw_only=True):
     first_segment: int
     status: str
     revision: int
+    eligible: tuple[int, ...] = ()
+    """Replicas that left the in-sync set when it fell below its minimum: they have every committed
+    record, because nothing was committed since, and may lead when no replica in sync can."""
+    partition_epoch: int = 0
+    """Grows with every change of replicas, in-sync set or leader."""
+    last_leader: int | None = None
+    """The leader before the shard had none."""
+    adding: tuple[int, ...] = ()
+    """Replicas that a reassignment adds; they count when they are in sync."""
+    removing: tuple[int, ...] = ()
+    """Replicas that go once those of `adding` are in sync."""
 
     @property
     def id(self) -> ShardId:

@@ -1,0 +1,477 @@
+"""`ReplicaCore`: the replication of all shards of one node, without input or output.
+
+Every call gets the time, of a clock that never goes back, and leaves what is to be done in
+`effects`; the owner carries it out and calls again with what came of it. One thread calls.
+
+    registered   the metadata group has registered this node
+    apply        the metadata changed: assignments, broker epochs of the nodes
+    receive      a message of another node
+    appended     a client's record was appended, or synced, on a shard that this node leads
+    tick         time passed
+    refused      the metadata group has refused a proposal
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.engine.replication.assignment import Assignment
+from penstock.engine.replication.effects import (
+    Committed,
+    Effect,
+    LeaveInSync,
+    ProposeInSync,
+    Send,
+)
+from penstock.engine.replication.follower import FollowerReplica
+from penstock.engine.replication.leader import LeaderReplica
+from penstock.engine.replication.log import ReplicaLog
+from penstock.engine.replication.messages import (
+    Fetch,
+    FetchError,
+    FetchReply,
+    Message,
+    ShardFetch,
+    ShardReply,
+    StreamReply,
+)
+from penstock.engine.replication.sessions import FetchSession, ServedSession
+from penstock.errors import CorruptionError
+
+OpenLogs = Callable[[str], Sequence[ReplicaLog]]
+
+
+class CoreOptions(Struct, frozen=True):
+    lag_s: float = 5.0
+    """How long a replica may lack records of the leader before it leaves the in-sync set."""
+    wait_s: float = 0.5
+    """How long a leader keeps a fetch that has nothing to report."""
+    reply_s: float = 2.0
+    """How long a follower waits for a reply before it begins another session."""
+    retry_s: float = 1.0
+    """How long a leader waits for the metadata before it sends a proposal again."""
+    reply_size: int = 16 << 20
+    shard_size: int = 1 << 20
+    """Bytes of one log in one reply."""
+
+
+class ReplicaCore:
+    def __init__(
+        self, node_id: int, open_logs: OpenLogs, options: CoreOptions | None = None
+    ) -> None:
+        self._node_id: Final = node_id
+        self._open_logs: Final = open_logs
+        self._options: Final = options if options is not None else CoreOptions()
+        self._broker_epoch = -1
+        self._broker_epochs: dict[int, int] = {}
+        self.leaders: Final[dict[str, LeaderReplica]] = {}
+        self.followers: Final[dict[str, FollowerReplica]] = {}
+        self._fetching: Final[dict[int, FetchSession]] = {}
+        self._serving: Final[dict[int, ServedSession]] = {}
+        self._heard: Final[dict[int, float]] = {}
+        """When the last fetch of each node came."""
+        self._proposals: Final[dict[str, tuple[ProposeInSync, float]]] = {}
+        self._leaving: Final[dict[str, tuple[int, float]]] = {}
+        """Shards with damaged records: the partition epoch at which the damage was found, and when
+        the metadata group was asked last."""
+        self._sessions = 0
+        self.effects: list[Effect] = []
+
+    def take_effects(self) -> list[Effect]:
+        effects, self.effects = self.effects, []
+        return effects
+
+    # Metadata
+
+    def registered(self, broker_epoch: int) -> None:
+        """Set the broker epoch of this run of the node. Until the metadata show it, they speak of
+        a run before: what that one had in its log need not be there any more. The owner calls
+        `apply` again afterwards, with the metadata that it has."""
+        self._broker_epoch = broker_epoch
+
+    def apply(
+        self, now: float, assignments: Iterable[Assignment], broker_epochs: Mapping[int, int]
+    ) -> None:
+        """Follow the metadata. Assignments that are not newer than the known one change nothing;
+        `broker_epochs` names the nodes that may take part. Metadata from before the registration
+        of this node, or after it was fenced, are ignored."""
+        if broker_epochs.get(self._node_id) != self._broker_epoch:
+            return
+        for node, epoch in list(self._broker_epochs.items()):
+            if broker_epochs.get(node) != epoch:
+                self._forget_follower(node)
+        self._broker_epochs = dict(broker_epochs)
+        for assignment in assignments:
+            self._assign(now, assignment)
+        for session in self._fetching.values():
+            self._send_fetch(now, session)
+
+    def remove(self, shard: str) -> None:
+        """Stop the replication of a shard: it was deleted, or has no replica here any more."""
+        self._stop_leading(shard)
+        self._stop_following(shard)
+
+    def _forget_follower(self, node: int) -> None:
+        """A node that registers again may have lost records: what it reported does not count."""
+        self._serving.pop(node, None)
+        for leader in self.leaders.values():
+            leader.drop_follower(node)
+
+    def _assign(self, now: float, assignment: Assignment) -> None:
+        known = self._known(assignment.shard)
+        if known is not None and not assignment.is_newer_than(known.assignment):
+            return
+        if self._node_id not in assignment.replicas:
+            self.remove(assignment.shard)
+        elif assignment.leader == self._node_id:
+            self._lead(now, assignment)
+        else:
+            self._follow(assignment)
+
+    def _known(self, shard: str) -> LeaderReplica | FollowerReplica | None:
+        return self.leaders.get(shard) or self.followers.get(shard)
+
+    def _lead(self, now: float, assignment: Assignment) -> None:
+        shard = assignment.shard
+        leader = self.leaders.get(shard)
+        self._proposals.pop(shard, None)
+        if leader is not None and leader.assignment.leader_epoch == assignment.leader_epoch:
+            leader.update(assignment)
+        else:
+            self._stop_leading(shard)
+            self._stop_following(shard)
+            logs = self._open_logs(shard)
+            leader = self.leaders[shard] = LeaderReplica(self._node_id, assignment, logs, now)
+        self._after_progress(now, leader)
+
+    def _follow(self, assignment: Assignment) -> None:
+        shard = assignment.shard
+        self._stop_leading(shard)
+        follower = self.followers.get(shard)
+        if follower is None:
+            logs = self._open_logs(shard)
+            follower = self.followers[shard] = FollowerReplica(assignment, logs)
+        else:
+            self._leave_session(follower)
+            follower.update(assignment)
+        if assignment.leader is not None and follower.damage is None:
+            session = self._fetching.get(assignment.leader)
+            if session is None:
+                session = FetchSession(assignment.leader, self._next_session())
+                self._fetching[assignment.leader] = session
+            session.add(shard)
+
+    def _stop_leading(self, shard: str) -> None:
+        if self.leaders.pop(shard, None) is not None:
+            self._proposals.pop(shard, None)
+            for session in self._serving.values():
+                session.drop(shard)
+
+    def _stop_following(self, shard: str) -> None:
+        follower = self.followers.pop(shard, None)
+        if follower is not None:
+            self._leave_session(follower)
+
+    def _leave_session(self, follower: FollowerReplica) -> None:
+        leader = follower.assignment.leader
+        session = self._fetching.get(leader) if leader is not None else None
+        if session is not None:
+            session.remove(follower.assignment.shard)
+
+    def _next_session(self) -> int:
+        self._sessions += 1
+        return self._sessions
+
+    # Records of this node
+
+    def appended(self, now: float, shard: str) -> None:
+        """Send what was appended, or synced, since the last call to the followers."""
+        leader = self.leaders.get(shard)
+        if leader is not None:
+            self._after_progress(now, leader)
+        else:
+            follower = self.followers.get(shard)
+            if follower is not None:
+                self._report_sync(now, follower)
+
+    def _after_progress(self, now: float, leader: LeaderReplica) -> None:
+        if leader.advance_commit():
+            self._report_commit(leader.assignment.shard, leader.logs, is_leader=True)
+        self._propose(now, leader)
+        self._wake_followers(leader.assignment.shard)
+
+    def _report_commit(self, shard: str, logs: Sequence[ReplicaLog], *, is_leader: bool) -> None:
+        self.effects.append(Committed(shard, tuple(log.commit for log in logs), is_leader))
+
+    def _wake_followers(self, shard: str) -> None:
+        for node, session in self._serving.items():
+            if session.wake(shard):
+                self._answer(node, session)
+
+    def _report_sync(self, now: float, follower: FollowerReplica) -> None:
+        """The safe end of a copy moved: the leader counts it from the next fetch on."""
+        leader = follower.assignment.leader
+        session = self._fetching.get(leader) if leader is not None else None
+        if session is not None and follower.may_fetch:
+            session.list_again(follower.assignment.shard)
+            self._send_fetch(now, session)
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        replicas: list[LeaderReplica | FollowerReplica] = []
+        replicas += self.leaders.values()
+        replicas += self.followers.values()
+        for replica in replicas:
+            if any(log.damaged_at is not None for log in replica.logs):
+                self._handle_damage(now, replica)
+            else:
+                self._leaving.pop(replica.assignment.shard, None)
+        for leader in list(self.leaders.values()):
+            self._propose(now, leader)
+        for node, served in self._serving.items():
+            is_due = served.parked_at is not None and (
+                now - served.parked_at >= self._options.wait_s
+            )
+            if is_due:
+                self._answer(node, served, is_due=True)
+        for session in self._fetching.values():
+            if session.is_waiting and now - session.asked_at > self._options.reply_s:
+                session.begin_again(self._next_session())
+            self._send_fetch(now, session)
+
+    def _handle_damage(self, now: float, replica: LeaderReplica | FollowerReplica) -> None:
+        """Leave the sets first, then copy the damaged records again: a cut replica that counts as
+        in sync could be elected and take the records from the others. Also a replica outside of
+        the sets leaves: its leader may be about to add it."""
+        assignment = replica.assignment
+        shard, epoch = assignment.shard, assignment.partition_epoch
+        found_at, asked_at = self._leaving.get(shard, (epoch, -math.inf))
+        if assignment.counts_on(self._node_id) or epoch <= found_at:
+            if now - asked_at > self._options.retry_s:
+                self._leaving[shard] = found_at, now
+                self.effects.append(LeaveInSync(shard, epoch))
+        elif isinstance(replica, FollowerReplica):
+            replica.is_repairing = True
+            if assignment.leader is not None:
+                self._fetching[assignment.leader].list_again(shard)
+
+    def is_last(self, shard: str) -> None:
+        """The metadata group has refused to let this replica leave: no other one has the committed
+        records. What is damaged is lost."""
+        replica = self._known(shard)
+        if replica is not None:
+            for log in replica.logs:
+                if log.damaged_at is not None:
+                    log.give_up_damaged()
+
+    def _propose(self, now: float, leader: LeaderReplica) -> None:
+        shard = leader.assignment.shard
+        slow_before = now - self._options.lag_s
+        proposal = leader.propose(slow_before, self._broker_epochs, self._heard)
+        if proposal is not None:
+            self._proposals[shard] = (proposal, now)
+            self.effects.append(proposal)
+            return
+        pending = self._proposals.get(shard)
+        if pending is not None and now - pending[1] > self._options.retry_s:
+            self._proposals[shard] = (pending[0], now)
+            self.effects.append(pending[0])
+
+    def refused(self, proposal: ProposeInSync, partition_epoch: int) -> None:
+        """Drop a proposal that the metadata group has refused at `partition_epoch`. At a later one
+        than its own the group may have accepted it before, and refused its repetition: then it
+        counts until the metadata arrive."""
+        if partition_epoch != proposal.partition_epoch:
+            return
+        shard = proposal.shard
+        leader = self.leaders.get(shard)
+        pending = self._proposals.get(shard)
+        if leader is None or pending is None or pending[0] != proposal:
+            return
+        del self._proposals[shard]
+        leader.set.withdraw(proposal.partition_epoch)
+        if leader.advance_commit():
+            self._report_commit(shard, leader.logs, is_leader=True)
+            self._wake_followers(shard)
+
+    # Messages
+
+    def receive(self, now: float, sender: int, message: Message) -> None:
+        if isinstance(message, Fetch):
+            self._serve(now, sender, message)
+        else:
+            self._receive_reply(now, sender, message)
+
+    def disconnected(self, now: float, node: int) -> None:
+        """Note that the connection to a node is lost: a fetch there has no reply."""
+        self._serving.pop(node, None)
+        session = self._fetching.get(node)
+        if session is not None:
+            session.begin_again(self._next_session())
+            self._send_fetch(now, session)
+
+    # The leader's part
+
+    def _serve(self, now: float, sender: int, fetch: Fetch) -> None:
+        if fetch.broker_epoch != self._broker_epochs.get(sender):
+            self._refuse(sender, fetch)
+            return
+        session = self._serving.get(sender)
+        if fetch.sequence == 0:
+            if session is not None and fetch.session <= session.session:
+                return  # late, or repeated
+            session = self._serving[sender] = ServedSession(fetch)
+        elif session is None or session.session != fetch.session:
+            if session is None or fetch.session > session.session:
+                self._send(sender, FetchReply(fetch.session, fetch.sequence, (), is_reset=True))
+            return
+        elif fetch.sequence != session.sequence + 1:
+            return  # repeated, or after one that is lost: the follower begins another session
+        self._heard[sender] = now
+        session.sequence = fetch.sequence
+        session.max_size = fetch.max_size
+        session.parked_at = now
+        moved = [self._record(now, sender, session, shard) for shard in fetch.shards]
+        for shard in moved:
+            if shard is not None:
+                self._after_progress(now, self.leaders[shard])
+        if session.parked_at is not None:
+            self._answer(sender, session)
+
+    def _refuse(self, sender: int, fetch: Fetch) -> None:
+        """Answer a node that is not registered, or registered again: one of both will learn."""
+        replies = tuple(
+            ShardReply(asked.shard, FetchError.OLD_BROKER, asked.leader_epoch)
+            for asked in fetch.shards
+        )
+        self._send(sender, FetchReply(fetch.session, fetch.sequence, replies, is_reset=True))
+
+    def _record(
+        self, now: float, sender: int, session: ServedSession, fetch: ShardFetch
+    ) -> str | None:
+        """Count a follower's position; return the shard when the commit offset may move."""
+        session.list_shard(fetch)
+        leader = self.leaders.get(fetch.shard)
+        if leader is None or leader.check_fetch(sender, fetch) is not FetchError.NONE:
+            return None
+        if leader.divergence(fetch) is not None:
+            return None
+        leader.record_fetch(now, sender, fetch, session.broker_epoch)
+        return fetch.shard
+
+    def _answer(self, node: int, session: ServedSession, *, is_due: bool = False) -> None:
+        """Answer a parked fetch if there is something to say."""
+        left = min(session.max_size, self._options.reply_size)
+        replies: list[ShardReply] = []
+        for shard in session.take_ready():
+            if left <= 0:
+                session.wake(shard)
+                continue
+            reply = self._reply_for(node, session, shard, left)
+            if reply is not None:
+                replies.append(reply)
+                left -= sum(len(stream.data) for stream in reply.streams)
+                session.answered(shard, tuple(stream.commit for stream in reply.streams))
+        if replies or is_due:
+            session.parked_at = None
+            self._send(node, FetchReply(session.session, session.sequence, tuple(replies)))
+
+    def _reply_for(
+        self, node: int, session: ServedSession, shard: str, size: int
+    ) -> ShardReply | None:
+        """Return what the follower of a shard has to know; None when it knows everything."""
+        fetch = session.positions[shard]
+        leader = self.leaders.get(shard)
+        if leader is None:
+            return ShardReply(shard, FetchError.NOT_LEADER, fetch.leader_epoch)
+        epoch = leader.assignment.leader_epoch
+        error = leader.check_fetch(node, fetch)
+        if error is not FetchError.NONE:
+            return ShardReply(shard, error, epoch)
+        streams = leader.divergence(fetch)
+        if streams is not None:
+            return ShardReply(shard, FetchError.NONE, epoch, streams)
+        limit = min(size, self._options.shard_size)
+        read = tuple(
+            _read(log, position.end, limit)
+            for log, position in zip(leader.logs, fetch.positions, strict=True)
+        )
+        has_news = (
+            session.known_commits.get(shard) != tuple(stream.commit for stream in read)
+            or any(stream.data for stream in read)
+            or any(s.start > p.end for s, p in zip(read, fetch.positions, strict=True))
+        )
+        return ShardReply(shard, FetchError.NONE, epoch, read) if has_news else None
+
+    # The follower's part
+
+    def _send_fetch(self, now: float, session: FetchSession) -> None:
+        if session.is_waiting or not session.shards:
+            return
+        listed = [self.followers[shard] for shard in session.take_listed()]
+        fetches = tuple(follower.fetch() for follower in listed if follower.may_fetch)
+        if session.sequence == 0 and not fetches:
+            return
+        session.is_waiting, session.asked_at = True, now
+        self._send(
+            session.leader,
+            Fetch(
+                self._broker_epoch,
+                session.session,
+                session.sequence,
+                fetches,
+                self._options.reply_size,
+            ),
+        )
+
+    def _receive_reply(self, now: float, sender: int, reply: FetchReply) -> None:
+        session = self._fetching.get(sender)
+        is_current = (
+            session is not None
+            and session.is_waiting
+            and ((reply.session, reply.sequence) == (session.session, session.sequence))
+        )
+        if session is None or not is_current:
+            return
+        session.is_waiting = False
+        if reply.is_reset:
+            session.begin_again(self._next_session())
+            return  # with the next tick: the metadata may have to arrive first
+        session.sequence += 1
+        refused = False
+        for shard_reply in reply.shards:
+            refused |= shard_reply.error is not FetchError.NONE
+            self._apply_reply(session, shard_reply)
+        if not refused:
+            self._send_fetch(now, session)
+
+    def _apply_reply(self, session: FetchSession, reply: ShardReply) -> None:
+        follower = self.followers.get(reply.shard)
+        if follower is None or reply.shard not in session.shards:
+            return
+        session.list_again(reply.shard)
+        if reply.error is not FetchError.NONE:
+            return
+        if follower.apply(reply):
+            self._report_commit(reply.shard, follower.logs, is_leader=False)
+        if follower.damage is not None:
+            session.remove(reply.shard)
+            self.effects.append(follower.damage)
+
+    def _send(self, to: int, message: Message) -> None:
+        self.effects.append(Send(to, message))
+
+
+def _read(log: ReplicaLog, offset: int, max_size: int) -> StreamReply:
+    if not log.start <= offset < log.end:
+        return StreamReply(log.commit, log.start)
+    try:
+        data, _ = log.read_range(offset, max_size)
+    except CorruptionError:
+        return StreamReply(log.commit, log.start)  # the log knows; see `_handle_damage`
+    return StreamReply(log.commit, log.start, data)

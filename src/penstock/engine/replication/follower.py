@@ -1,0 +1,116 @@
+"""`FollowerReplica`: a copy of one shard that follows its leader.
+
+Rules:
+
+  * a follower cuts its log only where the leader's epoch history says so, never by its own commit
+    offset, and never below it: a leader that asks for that has lost committed records
+  * it takes over the leader's bytes, and the leader's commit offset as far as its own safe end
+  * one with damaged records stops until the metadata do not count on it any more; then it asks its
+    leader, and cuts at the damage when the leader has everything that was committed here
+  * a reply counts only under the leader epoch and from the position for which it was asked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.engine.replication.assignment import Assignment
+from penstock.engine.replication.effects import Damaged
+from penstock.engine.replication.log import ReplicaLog
+from penstock.engine.replication.messages import (
+    ShardFetch,
+    ShardReply,
+    StreamPosition,
+    StreamReply,
+)
+from penstock.errors import CorruptionError
+
+
+class FollowerReplica:
+    __slots__ = ("_asked", "assignment", "damage", "is_repairing", "logs")
+
+    def __init__(self, assignment: Assignment, logs: Sequence[ReplicaLog]) -> None:
+        self.assignment = assignment
+        self.logs: Final = tuple(logs)
+        self.damage: Damaged | None = None
+        """Why this replica is not copied any more."""
+        self.is_repairing = False
+        """Whether damaged records are to be copied again: the metadata do not count on this
+        replica any more, so it may go back before its commit offset."""
+        self._asked: tuple[StreamPosition, ...] = ()
+
+    def update(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether there is something to copy, and nothing in the way of it."""
+        if self.damage is not None:
+            return False
+        return self.is_repairing or all(log.damaged_at is None for log in self.logs)
+
+    def fetch(self) -> ShardFetch:
+        """Return what to ask the leader for."""
+        self._asked = tuple(
+            StreamPosition(log.end, log.last_epoch, _countable(log)) for log in self.logs
+        )
+        assignment = self.assignment
+        return ShardFetch(
+            assignment.shard, assignment.leader_epoch, assignment.partition_epoch, self._asked
+        )
+
+    def apply(self, reply: ShardReply) -> bool:
+        """Take over what the leader sent; return whether a commit offset moved."""
+        if reply.leader_epoch != self.assignment.leader_epoch:
+            return False
+        moved = False
+        self.is_repairing &= any(log.damaged_at is not None for log in self.logs)
+        for log, asked, stream in zip(self.logs, self._asked, reply.streams, strict=True):
+            if log.end != asked.end:
+                continue  # a restart of the session: this was asked from another position
+            if not self._apply_stream(log, stream):
+                return moved
+            commit = min(stream.commit, log.safe)
+            if commit > log.commit:
+                log.set_commit(commit)
+                moved = True
+        return moved
+
+    def _apply_stream(self, log: ReplicaLog, reply: StreamReply) -> bool:
+        if reply.cut_end >= 0:
+            return self._cut(log, reply)
+        if log.damaged_at is not None:
+            if self.is_repairing:
+                # Only now: the leader has everything that was committed here.
+                log.cut(log.damaged_at)
+            return True
+        if reply.start > log.end:
+            # The leader's log begins later: earlier records are deleted, or in the tier.
+            log.restart_at(reply.start)
+            return True
+        if reply.data:
+            try:
+                log.append_range(reply.data)
+            except CorruptionError:
+                return False  # damaged on the way: it is asked for again
+        return True
+
+    def _cut(self, log: ReplicaLog, reply: StreamReply) -> bool:
+        _, own_end = log.epoch_end(reply.cut_epoch)
+        end = max(min(reply.cut_end, own_end), log.start)
+        if end < log.commit:
+            self.damage = Damaged(
+                self.assignment.shard,
+                f"leader {self.assignment.leader} of epoch {self.assignment.leader_epoch} asks to "
+                f"cut at {end}, but the records before {log.commit} are committed",
+            )
+            return False
+        if end < log.end:
+            log.cut(end)
+        return True
+
+
+def _countable(log: ReplicaLog) -> int:
+    """Return the end of what the leader may count on: damaged records are not there."""
+    return log.safe if log.damaged_at is None else min(log.safe, log.damaged_at)

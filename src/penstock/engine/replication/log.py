@@ -1,0 +1,80 @@
+"""`ReplicaLog`: the log of one shard on this node, as replication uses it.
+
+A shard has one log or several (records; control commands), each with its own offsets, epochs and
+commit offset; they have the same leader and the same in-sync set.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class ReplicaLog(Protocol):
+    """Calls come from one thread. Only `append` by clients moves `end` from outside."""
+
+    @property
+    def start(self) -> int:
+        """The first offset that this node's log can give to a follower."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record, committed or not."""
+        ...
+
+    @property
+    def safe(self) -> int:
+        """The end of what this replica may be counted for: synced records where the topic syncs
+        before it acknowledges, all records elsewhere. Damaged records end it, too."""
+        ...
+
+    @property
+    def commit(self) -> int:
+        """The commit offset as this node knows it. It survives a restart, perhaps as an older
+        value, and never goes back otherwise."""
+        ...
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record; -1 in an empty log."""
+        ...
+
+    @property
+    def damaged_at(self) -> int | None:
+        """The first offset whose record fails its checksum, if one is known."""
+        ...
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """Return the greatest epoch that is not above `epoch`, and the offset at which it ends."""
+        ...
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Write `epoch` into the records to come."""
+        ...
+
+    def read_range(self, offset: int, max_size: int) -> tuple[bytes, int]:
+        """Return whole records from `offset` on as the log holds them, committed or not, at least
+        one where there is one, and the offset after them. Raises `CorruptionError` when the first
+        one fails its checksum; `damaged_at` names it from then on."""
+        ...
+
+    def append_range(self, data: bytes) -> None:
+        """Append what `read_range` of another replica returned from this log's end on. Raises
+        `CorruptionError` when a checksum is wrong; then nothing was appended."""
+        ...
+
+    def cut(self, offset: int) -> None:
+        """Remove the records from `offset` on; a commit offset after it goes back to it. What is
+        appended later never becomes durable before the cut does."""
+        ...
+
+    def give_up_damaged(self) -> None:
+        """Accept that the damaged records are lost: a hole takes their place, here and in what
+        `read_range` returns. Only for the last replica that has the committed records."""
+        ...
+
+    def restart_at(self, offset: int) -> None:
+        """Drop all records; the log begins at `offset`."""
+        ...
+
+    def set_commit(self, offset: int) -> None: ...

@@ -1,0 +1,206 @@
+"""The rules by which the replicas of a shard change: in-sync set, eligible replicas, leader.
+
+Pure functions from one `Shard` to the next. They keep one invariant: every replica in the in-sync
+set or among the eligible ones has all committed records.
+
+  * A leader commits only records that the whole in-sync set has, and none while the set is smaller
+    than `min_insync`. So replicas that leave the set when it falls below that size keep everything
+    that is committed: they become eligible. When the set is large enough again, they are not.
+  * A node that cannot prove that it lost nothing (`is_proven`) leaves both sets. Topics that sync
+    before they acknowledge are the exception: what such a replica was counted for is on its device.
+  * A replica joins the set only by the word of the leader, which names the broker epoch under which
+    it heard of it: a node that registered again meanwhile may have lost records since.
+  * A leader is elected from the in-sync set, else from the eligible replicas, else there is none.
+    An operator may name another one (`elect_unclean`), and so give records up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from msgspec.structs import replace
+
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.model import Shard
+
+BrokerEpochs = Mapping[int, int]
+"""The broker epochs of the nodes that are registered and not fenced."""
+
+
+def change_in_sync(
+    shard: Shard,
+    *,
+    sender: int,
+    leader_epoch: int,
+    partition_epoch: int,
+    members: tuple[tuple[int, int], ...],
+    brokers: BrokerEpochs,
+    min_insync: int,
+) -> Shard | Rejected:
+    """Return the shard with the in-sync set that its leader asks for."""
+    problem = _stale(shard, sender, leader_epoch, partition_epoch)
+    if problem is not None:
+        return Rejected("stale", problem, shard.name)
+    nodes = tuple(node for node, _ in members)
+    problem = _invalid_members(shard, sender, nodes)
+    if problem is not None:
+        return Rejected("bad_request", problem, shard.name)
+    for node, epoch in members:
+        if node not in shard.in_sync and brokers.get(node) != epoch:
+            return Rejected(
+                "stale",
+                f"node {node} asks to join {shard.name} under broker epoch {epoch}, but the "
+                f"current one is {brokers.get(node)}",
+                shard.name,
+            )
+    return _with_in_sync(shard, nodes, min_insync)
+
+
+def _stale(shard: Shard, sender: int, leader_epoch: int, partition_epoch: int) -> str | None:
+    if sender != shard.leader:
+        return f"node {sender} does not lead {shard.name}; node {shard.leader} does"
+    if leader_epoch != shard.leader_epoch:
+        return f"{shard.name} is at leader epoch {shard.leader_epoch}, not {leader_epoch}"
+    if partition_epoch != shard.partition_epoch:
+        return f"{shard.name} is at partition epoch {shard.partition_epoch}, not {partition_epoch}"
+    return None
+
+
+def _invalid_members(shard: Shard, sender: int, nodes: tuple[int, ...]) -> str | None:
+    if len(set(nodes)) != len(nodes):
+        return f"the in-sync set of {shard.name} names a node twice"
+    for node in nodes:
+        if node not in shard.replicas:
+            return f"node {node} has no replica of {shard.name}"
+    if sender not in nodes:
+        return f"the leader {sender} of {shard.name} is always in sync"
+    return None
+
+
+def _with_in_sync(shard: Shard, nodes: tuple[int, ...], min_insync: int) -> Shard:
+    if len(nodes) >= min_insync:
+        eligible: tuple[int, ...] = ()
+    else:
+        former = dict.fromkeys((*shard.eligible, *shard.in_sync))
+        eligible = tuple(node for node in former if node not in nodes)
+    return replace(
+        shard, in_sync=nodes, eligible=eligible, partition_epoch=shard.partition_epoch + 1
+    )
+
+
+def without_node(
+    shard: Shard, node: int, *, brokers: BrokerEpochs, min_insync: int, is_proven: bool
+) -> Shard:
+    """Return the shard after a node was fenced, or registered again. One that may have lost
+    records (`is_proven` is false) is not eligible any more, either. When the node led the shard,
+    another one does, or none."""
+    changed = shard
+    if node in shard.in_sync:
+        nodes = tuple(member for member in shard.in_sync if member != node)
+        changed = _with_in_sync(shard, nodes, min_insync)
+    if not is_proven and node in changed.eligible:
+        changed = replace(
+            changed,
+            eligible=tuple(member for member in changed.eligible if member != node),
+            partition_epoch=shard.partition_epoch + 1,
+        )
+    if shard.leader == node:
+        changed = elect(
+            replace(changed, leader=None, last_leader=node), brokers=brokers, min_insync=min_insync
+        )
+        changed = replace(changed, partition_epoch=shard.partition_epoch + 1)
+    return changed
+
+
+def restarted(shard: Shard, node: int, *, brokers: BrokerEpochs, min_insync: int) -> Shard:
+    """Return the shard after its leader registered again with a proof: it may lead on, under an
+    epoch of its own, because it does not know any more what it proposed."""
+    if shard.leader != node:
+        return shard
+    vacant = replace(shard, leader=None, last_leader=node)
+    return elect(vacant, brokers=brokers, min_insync=min_insync, preferred=node)
+
+
+def elect(
+    shard: Shard, *, brokers: BrokerEpochs, min_insync: int, preferred: int | None = None
+) -> Shard:
+    """Return the shard with a leader, if it has none and a replica may lead."""
+    if shard.leader is not None:
+        return shard
+    candidates = [node for node in shard.replicas if node in shard.in_sync and node in brokers]
+    in_sync = shard.in_sync
+    if not candidates:
+        candidates = [n for n in shard.replicas if n in shard.eligible and n in brokers]
+        in_sync = ()
+    if not candidates:
+        return replace(
+            shard,
+            leader_epoch=shard.leader_epoch + 1,
+            partition_epoch=shard.partition_epoch + 1,
+        )
+    leader = preferred if preferred in candidates else candidates[0]
+    if not in_sync:
+        # The others of the set keep what they have, but this leader has not heard of them.
+        in_sync = (leader,)
+        others = () if min_insync <= 1 else dict.fromkeys((*shard.in_sync, *shard.eligible))
+        eligible = tuple(node for node in others if node != leader)
+    else:
+        eligible = shard.eligible
+    return replace(
+        shard,
+        leader=leader,
+        last_leader=leader,
+        in_sync=in_sync,
+        eligible=eligible,
+        leader_epoch=shard.leader_epoch + 1,
+        partition_epoch=shard.partition_epoch + 1,
+    )
+
+
+def move_leader(
+    shard: Shard, to: int, *, brokers: BrokerEpochs, min_insync: int
+) -> Shard | Rejected:
+    """Return the shard led by another replica in sync."""
+    if to not in shard.in_sync or to not in brokers:
+        return Rejected("bad_request", f"node {to} is not in sync in {shard.name}", shard.name)
+    if shard.leader == to:
+        return shard
+    vacant = replace(shard, leader=None)
+    return elect(vacant, brokers=brokers, min_insync=min_insync, preferred=to)
+
+
+def elect_unclean(shard: Shard, node: int, *, brokers: Collection[int]) -> Shard | Rejected:
+    """Return the shard led by a replica that may lack committed records, by an operator's word."""
+    if node not in shard.replicas or node not in brokers:
+        return Rejected(
+            "bad_request",
+            f"node {node} has no replica of {shard.name}, or is not there",
+            shard.name,
+        )
+    return replace(
+        shard,
+        leader=node,
+        last_leader=node,
+        in_sync=(node,),
+        eligible=(),
+        leader_epoch=shard.leader_epoch + 1,
+        partition_epoch=shard.partition_epoch + 1,
+    )
+
+
+def leave(shard: Shard, node: int, *, brokers: BrokerEpochs, min_insync: int) -> Shard | Rejected:
+    """Return the shard after a replica found damage in its log, and may be counted no more. The
+    last replica that has everything cannot leave: nothing could take its place."""
+    others = [n for n in (*shard.in_sync, *shard.eligible) if n != node]
+    if not others:
+        return Rejected("bad_request", f"node {node} is the last replica in sync", shard.name)
+    left = without_node(shard, node, brokers=brokers, min_insync=min_insync, is_proven=False)
+    return replace(left, partition_epoch=shard.partition_epoch + 1)
+
+
+def change_min_insync(shard: Shard) -> Shard:
+    """Return the shard after the minimum of its topic changed: what made replicas eligible does not
+    hold any more."""
+    if not shard.eligible:
+        return shard
+    return replace(shard, eligible=(), partition_epoch=shard.partition_epoch + 1)

@@ -1,0 +1,51 @@
+"""Replication under a bad network, bad disks and bad clocks, a seed at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+import pytest
+from tests.engine.replication.planted_bugs import BUGS, Plant
+from tests.engine.replication.simulator import Violation, simulate
+
+PARTS: Final = 4
+SEEDS: Final = 1_000
+SECONDS: Final = 15.0
+"""For each part; what is not done then is left to longer runs."""
+SEEDS_MAX: Final = 1_500
+"""How many seeds a planted bug may survive."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_fault_loses_or_changes_a_committed_record(part: int) -> None:
+    until = time.monotonic() + SECONDS
+    for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
+        try:
+            simulate(seed)
+        except Violation as violation:
+            pytest.fail(f"seed {seed}: {violation}")
+        if time.monotonic() > until:
+            break
+
+
+@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
+def test_the_simulation_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        try:
+            simulate(seed)
+        except AssertionError:
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds passed with the bug")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(12 * 3600)
+def test_no_fault_loses_or_changes_a_committed_record_in_a_long_run() -> None:
+    for seed in range(int(os.environ.get("PENSTOCK_SOAK_SEEDS", "50000"))):
+        try:
+            simulate(seed)
+        except Violation as violation:
+            pytest.fail(f"seed {seed}: {violation}")
