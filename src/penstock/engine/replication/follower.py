@@ -71,6 +71,8 @@ class FollowerReplica:
                 continue  # a restart of the session: this was asked from another position
             if not self._apply_stream(log, stream):
                 return moved
+            if stream.cut_end >= 0:
+                continue  # the rest may differ, too: the next fetch asks
             commit = min(stream.commit, log.safe)
             if commit > log.commit:
                 log.set_commit(commit)
