@@ -19,6 +19,7 @@
     │   └── TransactionRefusedError   a transaction is not where this request expects it
     ├── RetryableError            nothing is wrong with the request; send it again later
     │   ├── NotLeaderError
+    │   ├── NotEnoughReplicasError    too few replicas of a shard are in sync
     │   ├── BusyError                 a bounded queue stayed full for the whole deadline
     │   ├── DiskFullError             writes are refused until space is freed; reads go on
     │   ├── TierUnavailableError      the tier does not answer; what it holds cannot be read now
@@ -227,6 +228,22 @@ class NotLeaderError(RetryableError):
         super().__init__(f"this node does not lead {shard!r}; leader: {leader or 'unknown'}")
         self.shard = shard
         self.leader = leader
+
+
+class NotEnoughReplicasError(RetryableError):
+    """Fewer replicas of a shard are in sync than its topic asks for. `is_appended`: the records are
+    in the leader's log, and are committed or removed later; else nothing was written."""
+
+    def __init__(self, shard: str, *, in_sync: int, needed: int, is_appended: bool = False) -> None:
+        outcome = "the outcome is unknown" if is_appended else "nothing was written"
+        super().__init__(
+            f"{in_sync} replicas of {shard!r} are in sync, and min_insync is {needed}; {outcome}, "
+            "try again when more nodes are up"
+        )
+        self.shard = shard
+        self.in_sync = in_sync
+        self.needed = needed
+        self.is_appended = is_appended
 
 
 class BusyError(RetryableError):

@@ -41,6 +41,8 @@ from penstock.record import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.engine.replication.log import ReplicaLog
+
 RECORDS_PER_READ: Final = 1_000
 SIZE_PER_READ: Final = 4 << 20
 RECORD_SIZE_MAX: Final = 4 << 20
@@ -78,6 +80,14 @@ class Isolation(Enum):
 
     COMMITTED = "committed"  # up to the last stable offset; aborted records are holes
     UNCOMMITTED = "uncommitted"  # up to the commit offset
+
+
+class Acks(Enum):
+    """Which replicas have a write when it is acknowledged."""
+
+    NONE = "none"  # the caller waits for no answer
+    LEADER = "leader"  # the leader; the write is lost if the leader is
+    ALL = "all"  # every replica in sync, of which there are at least `min_insync`
 
 
 class Capabilities(Struct, frozen=True):
@@ -304,6 +314,17 @@ class ColumnEngine(EngineExtension):
     @abstractmethod
     def read_columns(self, shard: ShardId, query: ColumnQuery) -> list[pa.RecordBatch] | None:
         """Return about `max_size` bytes of records; None where this shard has only rows."""
+
+
+class ReplicatedEngine(EngineExtension):
+    """For engines whose shards can have copies on several nodes."""
+
+    @abstractmethod
+    def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]:
+        """Return the logs of a shard that are copied between nodes, in an order that is the same
+        on all of them; the same objects each time while the shard exists. From the first call on
+        the shard is replicated: it takes no writes before `ReplicaLog.begin_epoch`, and shows
+        nothing past the commit offset that replication sets."""
 
 
 class StorageEngine(Protocol):

@@ -61,6 +61,9 @@ class SimulatedLog:
         assert epoch >= self.epoch, "an epoch never goes back"
         self.epoch = epoch
 
+    def follow(self) -> None:
+        """Clients write only where the core leads: see `Simulator`."""
+
     def read_range(self, offset: int, max_size: int) -> tuple[bytes, int]:
         count = max(1, max_size // 20)
         first = offset - self.start

@@ -23,6 +23,7 @@ from penstock.engine.replication.effects import (
     LeaveInSync,
     ProposeInSync,
     Send,
+    SyncLog,
 )
 from penstock.engine.replication.log import ReplicaLog
 
@@ -37,4 +38,5 @@ __all__ = [
     "ReplicaCore",
     "ReplicaLog",
     "Send",
+    "SyncLog",
 ]

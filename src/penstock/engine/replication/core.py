@@ -26,6 +26,7 @@ from penstock.engine.replication.effects import (
     LeaveInSync,
     ProposeInSync,
     Send,
+    SyncLog,
 )
 from penstock.engine.replication.follower import FollowerReplica
 from penstock.engine.replication.leader import LeaderReplica
@@ -154,6 +155,8 @@ class ReplicaCore:
         follower = self.followers.get(shard)
         if follower is None:
             logs = self._open_logs(shard)
+            for log in logs:
+                log.follow()
             follower = self.followers[shard] = FollowerReplica(assignment, logs)
         else:
             self._leave_session(follower)
@@ -166,7 +169,10 @@ class ReplicaCore:
             session.add(shard)
 
     def _stop_leading(self, shard: str) -> None:
-        if self.leaders.pop(shard, None) is not None:
+        leader = self.leaders.pop(shard, None)
+        if leader is not None:
+            for log in leader.logs:
+                log.follow()
             self._proposals.pop(shard, None)
             for session in self._serving.values():
                 session.drop(shard)
@@ -459,6 +465,8 @@ class ReplicaCore:
             return
         if follower.apply(reply):
             self._report_commit(reply.shard, follower.logs, is_leader=False)
+        if any(log.safe < log.end for log in follower.logs):
+            self.effects.append(SyncLog(reply.shard))
         if follower.damage is not None:
             session.remove(reply.shard)
             self.effects.append(follower.damage)

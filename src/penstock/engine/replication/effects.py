@@ -46,4 +46,10 @@ class LeaveInSync(Struct, frozen=True):
     partition_epoch: int
 
 
-Effect = Send | ProposeInSync | LeaveInSync | Committed | Damaged
+class SyncLog(Struct, frozen=True):
+    """A copy of a shard counts for what is on the device: put it there, then call `appended`."""
+
+    shard: str
+
+
+Effect = SyncLog | Send | ProposeInSync | LeaveInSync | Committed | Damaged

@@ -49,7 +49,12 @@ class ReplicaLog(Protocol):
         ...
 
     def begin_epoch(self, epoch: int) -> None:
-        """Write `epoch` into the records to come."""
+        """Accept appends of clients, and write `epoch` into their records."""
+        ...
+
+    def follow(self) -> None:
+        """Accept no appends of clients: another node leads. None is under way when this
+        returns."""
         ...
 
     def read_range(self, offset: int, max_size: int) -> tuple[bytes, int]:
