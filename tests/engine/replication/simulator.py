@@ -23,6 +23,7 @@ from penstock.engine.replication import (
     ProposeInSync,
     ReplicaCore,
     Send,
+    SyncLog,
 )
 from penstock.engine.replication.messages import Message
 
@@ -96,6 +97,8 @@ class SimulatedNode:
                     self.world.leave(self, effect)
                 case Committed(_, commits, is_leader):
                     self._committed(commits, is_leader=is_leader)
+                case SyncLog():
+                    pass  # disks sync when the simulation says so
                 case _:
                     raise Violation(f"node {self.id}: {effect}")
 
