@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from penstock.meta.client import (
         ClusterNode,
         GroupInfo,
+        InSyncProposal,
         ListenerAnnouncer,
         MetaClient,
         MetadataClient,
         NewTopic,
         OffsetClient,
+        ReplicaClient,
+        StartProof,
         Takeover,
     )
     from penstock.meta.client_api.transaction_client import TransactionClient
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
         UPLOADERS,
         is_plugin_storage,
     )
+    from penstock.meta.state.metadata.commands import Election, ReplicaOutcome
+    from penstock.meta.state.metadata.replica_sets import is_replicated, min_insync_of
     from penstock.meta.state.model import (
         INT_MAX,
         PARTITIONS_MAX,
@@ -94,8 +99,8 @@ else:  # otherwise a misspelt name would pass the type checker
         __name__,
         {
             "client": (
-                "ClusterNode GroupInfo ListenerAnnouncer MetaClient MetadataClient "
-                "NewTopic OffsetClient Takeover"
+                "ClusterNode GroupInfo InSyncProposal ListenerAnnouncer MetaClient "
+                "MetadataClient NewTopic OffsetClient ReplicaClient StartProof Takeover"
             ),
             "client_api.transaction_client": "TransactionClient",
             "controller.decisions": "STORAGE_LISTENER abandoned_shards",
@@ -110,6 +115,8 @@ else:  # otherwise a misspelt name would pass the type checker
                 "QUEUE_KINDS STORAGE_ALIASES STORAGE_LEVELS STORAGE_TYPES UPLOADERS "
                 "is_plugin_storage"
             ),
+            "state.metadata.commands": "Election ReplicaOutcome",
+            "state.metadata.replica_sets": "is_replicated min_insync_of",
             "state.model": (
                 "INT_MAX PARTITIONS_MAX UNLIMITED Lease Node Segment Shard "
                 "TieringPolicy Topic TopicConfig"
@@ -153,6 +160,7 @@ __all__ = [
     "ClusterNode",
     "CommittedOffset",
     "Decide",
+    "Election",
     "Enlist",
     "Finish",
     "ForgetAborted",
@@ -161,6 +169,7 @@ __all__ = [
     "GroupInfo",
     "GroupName",
     "GroupOffsets",
+    "InSyncProposal",
     "Lease",
     "ListenerAnnouncer",
     "MetaClient",
@@ -172,11 +181,14 @@ __all__ = [
     "OffsetClient",
     "OffsetEntry",
     "RemoteMetaClient",
+    "ReplicaClient",
+    "ReplicaOutcome",
     "Segment",
     "Shard",
     "StageOffsets",
     "StagedOffsets",
     "StandaloneMetaClient",
+    "StartProof",
     "Takeover",
     "TieringPolicy",
     "Topic",
@@ -190,7 +202,9 @@ __all__ = [
     "abandoned_shards",
     "check_text",
     "is_plugin_storage",
+    "is_replicated",
     "make_ulid",
     "meta_handlers",
+    "min_insync_of",
     "parse_ulid",
 ]

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from penstock.errors import StoreError
 from penstock.meta.state.constants import DEFAULT_NAMESPACE
+from penstock.meta.state.metadata.commands import Election, ReplicaOutcome
 from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
 from penstock.meta.state.offsets.commands import (
     GroupName,
@@ -34,9 +35,11 @@ from penstock.record import ShardId
 __all__ = [
     "DEFAULT_NAMESPACE",
     "CommittedOffset",
+    "Election",
     "GroupInfo",
     "GroupName",
     "GroupOffsets",
+    "InSyncProposal",
     "Lease",
     "MetaClient",
     "MetadataClient",
@@ -46,9 +49,12 @@ __all__ = [
     "Node",
     "OffsetClient",
     "OffsetEntry",
+    "ReplicaClient",
+    "ReplicaOutcome",
     "Segment",
     "Shard",
     "StaleEntry",
+    "StartProof",
     "Takeover",
     "Topic",
     "TopicConfig",
@@ -80,7 +86,79 @@ class NewTopic(Struct, frozen=True):
     config: TopicConfig
 
 
-class MetadataClient(Protocol):
+class InSyncProposal(Struct, frozen=True):
+    """The in-sync set that the leader of a shard asks for."""
+
+    shard: ShardId
+    leader_epoch: int
+    partition_epoch: int
+    members: tuple[tuple[int, int], ...]
+    """Each with the broker epoch under which the leader heard of it."""
+
+
+class StartProof(Struct, frozen=True):
+    """What a node can say of the logs with which it starts."""
+
+    is_proven: bool = False
+    """They have everything that they had when the node ran under `previous_epoch`."""
+    previous_epoch: int = 0
+
+
+class ReplicaClient(Protocol):
+    """The replicas of shards, and this node's part in them."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch under which this node is registered; it changes when the node was fenced and
+        has registered again. -1: not registered yet. 0: it is alone."""
+        ...
+
+    def on_registered(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` with the broker epoch after every registration of this node, and now if
+        it is registered. It must return soon, and must not register."""
+        ...
+
+    def lease_holds(self) -> bool:
+        """Return whether no other node can lead the shards of this one by now. False: what the
+        metadata said may be out of date."""
+        ...
+
+    def lease_left_s(self) -> float:
+        """Return for how long the lease holds; 0: it does not."""
+        ...
+
+    def change_in_sync(self, proposals: Sequence[InSyncProposal]) -> list[ReplicaOutcome]:
+        """Propose in-sync sets of shards that this node leads; each is accepted or refused. When
+        this raises, any of them may have been accepted."""
+        ...
+
+    def leave_in_sync(self, shard: ShardId, partition_epoch: int) -> ReplicaOutcome:
+        """Take this node, whose copy is damaged, out of the sets of a shard. `is_last`: refused,
+        because no other replica has every committed record."""
+        ...
+
+    def report_unproven(self, *, is_synced_lost: bool = False) -> None:
+        """Report that this node's logs lack records, found after it has registered; also synced
+        ones with `is_synced_lost`. Its replicas are not in sync any more."""
+        ...
+
+    def elect_leaders(self, elections: Sequence[Election]) -> list[ReplicaOutcome]: ...
+
+    def elect_unclean(self, shard: ShardId, node_id: int, partition_epoch: int) -> Shard:
+        """Let a replica lead that may lack committed records: they are given up."""
+        ...
+
+    def reassign_replicas(
+        self, shard: ShardId, replicas: Sequence[int], partition_epoch: int
+    ) -> Shard:
+        """Move a shard to other nodes, the preferred leader first; new ones copy it before others
+        go. `StaleWriteError` when its replicas were changed since."""
+        ...
+
+    def cancel_reassignment(self, shard: ShardId) -> Shard: ...
+
+
+class MetadataClient(ReplicaClient, Protocol):
     """Topics, shards, segments, nodes, leases, producer ids."""
 
     @property
@@ -185,8 +263,6 @@ class MetadataClient(Protocol):
         """Give a shard a leader under a new epoch; `StaleWriteError` if it is not new."""
         ...
 
-    def change_in_sync(self, shard: ShardId, epoch: int, in_sync: Sequence[int]) -> Shard: ...
-
     def next_segment(
         self, shard: ShardId, number: int, end_offset: int, *, epoch: int | None = None
     ) -> Segment:
@@ -216,9 +292,11 @@ class MetadataClient(Protocol):
         roles: Sequence[str] = (),
         boot_id: str = "",
         store_id: str = "",
+        proof: StartProof | None = None,
     ) -> Node:
         """Register this node. With another `store_id` than before its replicas count no more, and
-        shards without another replica in sync are lost."""
+        shards with one copy are lost. After a restart without a `proof` that names its last epoch
+        the node is not in sync any more, but for topics that sync before they acknowledge."""
         ...
 
     def accept_data_loss(self, shard: ShardId) -> Shard:

@@ -28,6 +28,7 @@ from penstock.errors import (
     SettingsError,
     StoreError,
 )
+from penstock.meta.client import StartProof
 from penstock.meta.raft.load import initial_rows, is_bootstrapped
 from penstock.meta.raft.network.credentials import Credentials, Stored, load_stored, put_stored
 from penstock.meta.raft.network.handshake import Opener
@@ -308,6 +309,8 @@ class Place(Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()
     """What the nodes of the cluster share; see `credentials`."""
     join_token: str = ""
+    proof: StartProof = StartProof()
+    """Whether the node's logs have what they had at its last end."""
 
 
 class WaitingHost:

@@ -11,6 +11,7 @@ waits for one, as for any other read; see `penstock.meta.client_api.local_reads`
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +64,7 @@ from penstock.meta.raft.status import RaftStatus
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE
+from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE, REPLICATION_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
@@ -84,7 +85,7 @@ def _draw(clock: Clock, entropy: Callable[[int], bytes]) -> tuple[str, bytes]:
 class RaftMetaClient(ClusterClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
-    _roles = ("meta", PLUGIN_STORAGE_ROLE)
+    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE)
 
     def __init__(
         self,
@@ -138,6 +139,7 @@ class RaftMetaClient(ClusterClient):
             entropy=entropy,
             store_id=place.store_id,
         )
+        self._proof = place.proof
         self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
         self.membership: Final = self._build_membership()
         self.node.on_tick = lambda ticks: maintain_membership(
@@ -312,6 +314,9 @@ class RaftMetaClient(ClusterClient):
         shown = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
         return f"{len(without)} Raft groups have no leader that this node knows: {shown}"
 
+    def lease_left_s(self) -> float:
+        return math.inf
+
     def leads_metadata(self) -> bool:
         """Return whether this node does what only one node of a cluster must do."""
         return self.node.status[0].role == "leader"
@@ -401,10 +406,12 @@ class RaftMetaClient(ClusterClient):
 
     # -- differences to a single node -------------------------------------------------------------
 
-    def _place(self, partitions: Iterable[int], topic_id: str = "") -> tuple[cmd.Placement, ...]:
+    def _place(
+        self, partitions: Iterable[int], replication: int, topic_id: str = ""
+    ) -> tuple[cmd.Placement, ...]:
         nodes = storage_nodes(NODES.scan(self._metadata.local), self._node_id)
         own = load_of(SHARDS.scan(self._metadata.local, topic_id)) if topic_id else None
-        return place_shards(partitions, 1, nodes, self._counts.load(), own)
+        return place_shards(partitions, replication, nodes, self._counts.load(), own)
 
     def _decide(self, commands: Sequence[cmd.Command]) -> None:
         for start in range(0, len(commands), _DECISIONS_AT_ONCE):
