@@ -326,6 +326,10 @@ class ReplicatedEngine(EngineExtension):
         the shard is replicated: it takes no writes before `ReplicaLog.begin_epoch`, and shows
         nothing past the commit offset that replication sets."""
 
+    @abstractmethod
+    def sync(self) -> None:
+        """Put everything that was written on the device, whatever its shard's flush mode."""
+
 
 class StorageEngine(Protocol):
     """The storage operations on one node's own shards; see the module's head for what holds for

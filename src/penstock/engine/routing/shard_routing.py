@@ -176,6 +176,7 @@ class ShardRouting:
             raise ShardSealedError(entry.name)
         if meta.leader != self.node_id:
             return self._other_node(entry, meta.leader)
+        _check_replica(entry)
         engine = self.open_shard(entry)
         with self.cache.lock:
             if entry.meta is meta and entry.active is active and entry.is_open:
@@ -189,6 +190,7 @@ class ShardRouting:
             raise UnknownShardError(entry.name)
         if meta.leader != self.node_id:
             return self._other_node(entry, meta.leader)
+        _check_replica(entry)
         engine = self.open_shard(entry)
         with self.cache.lock:
             if entry.meta is meta and entry.is_open:
@@ -214,6 +216,12 @@ class ShardRouting:
             name = None if leader is None else str(leader)
             raise NotLeaderError(entry.name, leader=name)
         return self._forwarder.engine_of(leader, entry.topic.storage_type)
+
+
+def _check_replica(entry: ShardEntry) -> None:
+    """A node serves a replicated shard from the moment on at which its copy is led by it."""
+    if entry.is_replicated and (entry.replica is None or not entry.replica.is_leader):
+        raise NotLeaderError(entry.name, leader=None)
 
 
 def _check_not_lost(entry: ShardEntry) -> None:
