@@ -21,7 +21,7 @@ protocols. It asks for `TransactionalEngine` once per transaction.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
@@ -88,6 +88,11 @@ class Acks(Enum):
     NONE = "none"  # the caller waits for no answer
     LEADER = "leader"  # the leader; the write is lost if the leader is
     ALL = "all"  # every replica in sync, of which there are at least `min_insync`
+
+
+OnCommitted = Callable[[StoreError | None], None]
+"""Called once: with None when a write is on all replicas that its `Acks` name, with the reason when
+it may never be."""
 
 
 class Capabilities(Struct, frozen=True):

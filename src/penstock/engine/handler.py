@@ -26,6 +26,7 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
+    OnCommitted,
     ReplicatedEngine,
     ShardInfo,
     ShardPart,
@@ -35,7 +36,6 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.engine_set import EngineSet
-from penstock.engine.replication.shard_replica import Done
 from penstock.engine.routing.append_notifications import AppendSubscription, wait_for_append
 from penstock.engine.routing.column_reading import read_columns
 from penstock.engine.routing.offline_segments import after_offline, check_complete, without_offline
@@ -130,7 +130,10 @@ class StorageEngineHandler(ShardRouting):
         *,
         producer: Producer | None = None,
         acks: Acks = Acks.ALL,
+        on_committed: OnCommitted | None = None,
     ) -> Written:
+        """Append records, all or none. This waits for the replicas as `acks` says, or calls
+        `on_committed` when they have the records."""
         entry = self.find(shard_name)
         engine = entry.writer or self._find_writer(entry)
         epoch = NOT_REPLICATED if entry.replica is None else _begin_write(entry, engine, acks)
@@ -141,7 +144,9 @@ class StorageEngineHandler(ShardRouting):
             raise
         self._count_written(entry, written)
         if epoch != NOT_REPLICATED:
-            _wait_for_replicas(entry, written, epoch, acks)
+            _wait_for_replicas(entry, written, epoch, acks, on_committed)
+        elif on_committed is not None:
+            on_committed(None)
         return written
 
     def batch_write_parts(
@@ -181,10 +186,10 @@ class StorageEngineHandler(ShardRouting):
         timestamp_ms: int,
         producer: Producer | None = None,
         acks: Acks = Acks.ALL,
-        on_committed: Done | None = None,
+        on_committed: OnCommitted | None = None,
     ) -> Written:
-        """Append a checked Kafka batch to a shard whose engine keeps such; see `BatchEngine`. On a
-        replicated shard this waits for the replicas, or calls `on_committed` when they have it."""
+        """Append a checked Kafka batch to a shard whose engine keeps such; see `BatchEngine`, and
+        `batch_write` for `acks` and `on_committed`."""
         engine = entry.writer or self._find_own_writer(entry)
         if not isinstance(engine, BatchEngine):
             raise NotSupportedError(f"the engine of {entry.name!r} keeps no batches")
@@ -538,7 +543,7 @@ def _wait_for_replicas(
     written: Written,
     epoch: int,
     acks: Acks,
-    on_committed: Done | None = None,
+    on_committed: OnCommitted | None = None,
 ) -> None:
     replica = entry.replica
     if replica is None:

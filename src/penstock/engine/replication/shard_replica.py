@@ -10,11 +10,11 @@ another epoch, its waits end: another leader may have replaced the records that 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
-from penstock.engine.contract import Acks
+from penstock.engine.contract import Acks, OnCommitted
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.log import ReplicaLog
 from penstock.errors import (
@@ -27,9 +27,6 @@ from penstock.errors import (
 
 WAITERS_MAX: Final = 100_000
 """Writes to one shard that may wait for replicas."""
-
-Done = Callable[[StoreError | None], None]
-"""Called once, with None when the records are committed."""
 
 
 class Owner(Protocol):
@@ -65,7 +62,7 @@ class ShardReplica:
         self.logs: Final = logs
         self.assignment = start
         self._lock: Final = threading.Lock()
-        self._waiters: Final[list[tuple[int, int, Done]]] = []
+        self._waiters: Final[list[tuple[int, int, OnCommitted]]] = []
         """Ends to wait for, the smallest first; the second number keeps the order."""
         self._number = 0
 
@@ -108,7 +105,7 @@ class ShardReplica:
         if outcome[0] is not None:
             raise outcome[0]
 
-    def call_when_committed(self, end: int, epoch: int, done: Done) -> None:
+    def call_when_committed(self, end: int, epoch: int, done: OnCommitted) -> None:
         """Call `done` when the records before `end`, which were appended under `epoch`, are
         committed or may be replaced by others. It may be called before this returns, by this
         thread, or later by the thread of the replication."""
@@ -162,7 +159,7 @@ class ShardReplica:
         """Follow a new assignment; end the waits that it makes hopeless."""
         with self._lock:
             before, self.assignment = self.assignment, assignment
-            ended: list[tuple[int, int, Done]] = []
+            ended: list[tuple[int, int, OnCommitted]] = []
             error = self._end_of_wait(before.leader_epoch)
             if error is not None:
                 ended, self._waiters[:] = self._waiters[:], []
@@ -173,7 +170,7 @@ class ShardReplica:
         """End the waits for what is committed now."""
         if not self._waiters:
             return
-        done: list[Done] = []
+        done: list[OnCommitted] = []
         with self._lock:
             commit = self.logs[0].commit
             while self._waiters and self._waiters[0][0] <= commit:
