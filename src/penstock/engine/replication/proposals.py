@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from penstock.engine.replication.effects import LeaveInSync, ProposeInSync
+from penstock.engine.replication.peer_channel import PeerChannel
 from penstock.errors import StoreError
 from penstock.platform.log import get_logger
 
@@ -20,12 +21,20 @@ BATCH_MAX: Final = 1_000
 _log: Final = get_logger(__name__)
 
 
+@runtime_checkable
 class ReplicaMetadata(Protocol):
     """The metadata service, as replication uses it."""
 
     @property
+    def node_id(self) -> int: ...
+
+    @property
     def broker_epoch(self) -> int | None:
         """The broker epoch of this run of the node; None before it has registered."""
+        ...
+
+    def channel(self, name: str) -> PeerChannel:
+        """Return the connections to the other nodes for one purpose."""
         ...
 
     def lease_holds(self) -> bool:

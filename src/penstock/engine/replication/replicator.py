@@ -13,7 +13,7 @@ entry for each shard that was appended to, and the updates of the metadata.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
@@ -39,6 +39,7 @@ from penstock.engine.replication.peer_channel import PeerChannel
 from penstock.engine.replication.proposals import Proposals, ReplicaMetadata
 from penstock.engine.replication.shard_replica import ShardReplica
 from penstock.engine.replication.syncs import Syncs
+from penstock.engine.replication.takeovers import Takeovers
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta import Update
@@ -72,8 +73,10 @@ class Replicator:
         meta: ReplicaMetadata,
         channel: PeerChannel,
         clock: Clock,
+        prepare: Callable[[Collection[str]], None],
         options: CoreOptions | None = None,
     ) -> None:
+        """`prepare` loads what this node must know of shards before it serves them as leader."""
         self._node_id: Final = node_id
         self._cache: Final = cache
         self._shards: Final = shards
@@ -90,6 +93,7 @@ class Replicator:
         """Shards for which an entry is in the inbox."""
         self._proposals: Final = Proposals(meta, self._refused, self._is_last)
         self._syncs: Final = Syncs(self._synced)
+        self._takeovers: Final = Takeovers(prepare, self._prepared)
         self._stopping = False
         self._thread: Final = threading.Thread(
             target=self._run, name="penstock-replication", daemon=True
@@ -98,6 +102,7 @@ class Replicator:
     def start(self) -> None:
         self._proposals.start()
         self._syncs.start()
+        self._takeovers.start()
         self._thread.start()
         self._channel.on_receive = self._receive
         self._channel.on_connection_lost = self._disconnected
@@ -110,6 +115,7 @@ class Replicator:
         self._thread.join()
         self._proposals.close()
         self._syncs.close()
+        self._takeovers.close()
         for replica in list(self._replicas.values()):
             replica.close()
 
@@ -150,6 +156,9 @@ class Replicator:
     def _synced(self, shards: Sequence[str]) -> None:
         for shard in shards:
             self.touch(shard)
+
+    def _prepared(self, shards: Mapping[str, int]) -> None:
+        self._post(lambda _now: self._serve(shards))
 
     def _post(self, step: Step) -> None:
         self._inbox.put(step)
@@ -259,11 +268,11 @@ class Replicator:
             self._replicas[shard] = replica
         else:
             replica.assign(assignment)
-        entry = self._cache.shards.get(shard)
-        if entry is not None:
-            with self._cache.lock:
-                entry.replica = replica
-                entry.forget_derived()
+        if replica.is_leader and not replica.is_ready:
+            self._takeovers.add(shard, assignment.leader_epoch)
+        else:
+            self._takeovers.remove(shard)
+        self._attach(shard, replica)
         _log.debug(
             "replica_assigned",
             shard=shard,
@@ -272,15 +281,30 @@ class Replicator:
             in_sync=", ".join(map(str, assignment.in_sync)),
         )
 
+    def _serve(self, shards: Mapping[str, int]) -> None:
+        """Let clients write to and read from shards that this node leads."""
+        for shard, epoch in shards.items():
+            replica = self._replicas.get(shard)
+            if replica is not None:
+                replica.set_ready(epoch)
+                self._attach(shard, replica)
+
+    def _attach(self, shard: str, replica: ShardReplica | None) -> None:
+        entry = self._cache.shards.get(shard)
+        if entry is None:
+            return
+        with self._cache.lock:
+            entry.replica = replica
+            entry.forget_derived()
+        for notify in entry.appended:
+            notify()  # who waits for records here looks again
+
     def _removed(self, shard: str) -> None:
         self._logs.pop(shard, None)
         self._syncs.remove_shard(shard)
+        self._takeovers.remove(shard)
         replica = self._replicas.pop(shard, None)
-        entry = self._cache.shards.get(shard)
-        if entry is not None:
-            with self._cache.lock:
-                entry.replica = None
-                entry.forget_derived()
+        self._attach(shard, None)
         if replica is not None:
             replica.close()
 

@@ -48,6 +48,7 @@ class ShardReplica:
         "_node_id",
         "_number",
         "_owner",
+        "_ready_epoch",
         "_waiters",
         "assignment",
         "logs",
@@ -65,17 +66,23 @@ class ShardReplica:
         self._waiters: Final[list[tuple[int, int, OnCommitted]]] = []
         """Ends to wait for, the smallest first; the second number keeps the order."""
         self._number = 0
+        self._ready_epoch = -1
 
     @property
     def is_leader(self) -> bool:
         return self.assignment.leader == self._node_id
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this node leads, and knows all that it must before it serves clients."""
+        return self.is_leader and self._ready_epoch == self.assignment.leader_epoch
 
     # Writers
 
     def check(self, acks: Acks) -> int:
         """Return the leader epoch under which a write may begin; raise when none may."""
         assignment = self.assignment
-        if assignment.leader != self._node_id:
+        if assignment.leader != self._node_id or self._ready_epoch != assignment.leader_epoch:
             raise self._not_leader()
         in_sync, needed = len(assignment.in_sync), assignment.min_insync
         if acks is Acks.ALL and in_sync < needed:
@@ -165,6 +172,10 @@ class ShardReplica:
                 ended, self._waiters[:] = self._waiters[:], []
         for _, _, done in ended:
             done(error)
+
+    def set_ready(self, epoch: int) -> None:
+        """Serve clients under `epoch`."""
+        self._ready_epoch = epoch
 
     def committed(self) -> None:
         """End the waits for what is committed now."""

@@ -156,6 +156,7 @@ class ShardRouting:
         if entry.meta is not None and leader != self.node_id:
             _check_not_lost(entry)
             raise NotLeaderError(entry.name, leader=None if leader is None else str(leader))
+        _check_replica(entry)
 
     def _find_own_writer(self, entry: ShardEntry) -> StorageEngine:
         self.check_led(entry)
@@ -219,8 +220,8 @@ class ShardRouting:
 
 
 def _check_replica(entry: ShardEntry) -> None:
-    """A node serves a replicated shard from the moment on at which its copy is led by it."""
-    if entry.is_replicated and (entry.replica is None or not entry.replica.is_leader):
+    """A node serves a replicated shard when it leads its copy and has loaded what it must know."""
+    if entry.is_replicated and (entry.replica is None or not entry.replica.is_ready):
         raise NotLeaderError(entry.name, leader=None)
 
 
