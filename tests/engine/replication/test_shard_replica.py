@@ -117,7 +117,7 @@ def test_waits_end_when_too_few_replicas_are_left(replica: ShardReplica, log: Si
     replica.assign(replace(LED, in_sync=(1,), partition_epoch=8))
     assert isinstance(waiting[0], NotEnoughReplicasError)
     assert waiting[0].is_appended
-    with pytest.raises(NotEnoughReplicasError, match="1 replicas .* min_insync is 2"):
+    with pytest.raises(NotEnoughReplicasError, match=r"1 replicas .* min_insync is 2"):
         replica.check(Acks.ALL)
     assert replica.check(Acks.LEADER) == 4
 
