@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import cached_property, partial
 from types import TracebackType
@@ -32,6 +32,8 @@ from penstock.engine.engine_identity import (
     reconcile_engines,
 )
 from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.replication.proposals import ReplicaMetadata
+from penstock.engine.replication.replicator import Replicator
 from penstock.engine.routing.reconcile import Reconciled, reconcile
 from penstock.engine.routing.shard_metrics import ShardMetrics
 from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
@@ -131,9 +133,13 @@ class Node:
             )
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
+            self.replicator: Final = self._build_replicator()
             self._stack.callback(self.meta.watch(0, self._apply_update).close)
             self.reconciled: Final = self._reconcile()
             self._load_limits_of_cluster(stopping)
+            if self.replicator is not None:
+                self.replicator.start()
+                self._stack.callback(self.replicator.close)
             pool = BlockingPool(settings.engine.threads)
             self._stack.callback(pool.close)
             self.driver_manager: Final = StorageDriverManager(
@@ -290,6 +296,30 @@ class Node:
         self.storage_cache.apply(update)
         self.broker_cache.apply(update)
         self._routes.apply(update)
+        if self.replicator is not None:
+            self.replicator.apply(update)
+
+    def _build_replicator(self) -> Replicator | None:
+        """Return what copies shards between nodes; None without a cluster."""
+        meta = self.meta
+        if not isinstance(meta, ReplicaMetadata):
+            return None
+        return Replicator(
+            meta.node_id,
+            self.storage_cache,
+            self.handler,
+            meta,
+            meta.channel("replicate"),
+            self.clock,
+            self._prepare_leading,
+        )
+
+    def _prepare_leading(self, shards: Collection[str]) -> None:
+        """Load the transactions of shards that this node leads newly. Their coordinators are
+        refused until this is done, so that nothing changes meanwhile."""
+        for shard in shards:
+            self._limits.drop_shard(shard)
+        self._hold_back(shards.__contains__)
 
     def _build_admin(self) -> TopicAdmin:
         settings = self.settings

@@ -17,17 +17,20 @@ all replicas; a leader is elected from replicas that have all of them.
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.core import CoreOptions, ReplicaCore
 from penstock.engine.replication.effects import (
+    Assigned,
     Committed,
     Damaged,
     Effect,
     LeaveInSync,
     ProposeInSync,
+    Removed,
     Send,
     SyncLog,
 )
 from penstock.engine.replication.log import ReplicaLog
 
 __all__ = [
+    "Assigned",
     "Assignment",
     "Committed",
     "CoreOptions",
@@ -35,6 +38,7 @@ __all__ = [
     "Effect",
     "LeaveInSync",
     "ProposeInSync",
+    "Removed",
     "ReplicaCore",
     "ReplicaLog",
     "Send",
