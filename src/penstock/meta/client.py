@@ -86,14 +86,19 @@ class NewTopic(Struct, frozen=True):
     config: TopicConfig
 
 
-class InSyncProposal(Struct, frozen=True):
+class InSyncProposal(Protocol):
     """The in-sync set that the leader of a shard asks for."""
 
-    shard: ShardId
-    leader_epoch: int
-    partition_epoch: int
-    members: tuple[tuple[int, int], ...]
-    """Each with the broker epoch under which the leader heard of it."""
+    @property
+    def shard(self) -> str: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def partition_epoch(self) -> int: ...
+    @property
+    def members(self) -> tuple[tuple[int, int], ...]:
+        """Each with the broker epoch under which the leader heard of it."""
+        ...
 
 
 class StartProof(Struct, frozen=True):
@@ -108,9 +113,9 @@ class ReplicaClient(Protocol):
     """The replicas of shards, and this node's part in them."""
 
     @property
-    def broker_epoch(self) -> int:
+    def broker_epoch(self) -> int | None:
         """The epoch under which this node is registered; it changes when the node was fenced and
-        has registered again. -1: not registered yet. 0: it is alone."""
+        has registered again. None: it has not registered since its start. 0: it is alone."""
         ...
 
     def on_registered(self, callback: Callable[[int], None]) -> None:
@@ -127,14 +132,16 @@ class ReplicaClient(Protocol):
         """Return for how long the lease holds; 0: it does not."""
         ...
 
-    def change_in_sync(self, proposals: Sequence[InSyncProposal]) -> list[ReplicaOutcome]:
-        """Propose in-sync sets of shards that this node leads; each is accepted or refused. When
-        this raises, any of them may have been accepted."""
+    def change_in_sync(self, proposals: Sequence[InSyncProposal]) -> list[int | None]:
+        """Propose in-sync sets of shards that this node leads. Returns for each None when it was
+        accepted, or the partition epoch at which it was refused. When this raises, any of them
+        may have been accepted."""
         ...
 
-    def leave_in_sync(self, shard: ShardId, partition_epoch: int) -> ReplicaOutcome:
-        """Take this node, whose copy is damaged, out of the sets of a shard. `is_last`: refused,
-        because no other replica has every committed record."""
+    def leave_in_sync(self, shard: str, partition_epoch: int) -> bool:
+        """Take this node, whose copy is damaged, out of the sets of a shard. False: refused,
+        because no other replica has every committed record. True promises nothing: the metadata
+        show when it is done."""
         ...
 
     def report_unproven(self, *, is_synced_lost: bool = False) -> None:

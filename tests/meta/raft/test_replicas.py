@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.meta.raft.cluster_in_process import ClusterInProcess, wait_until
 
+from penstock.engine.replication import ProposeInSync
 from penstock.errors import BadRequestError
-from penstock.meta import Election, InSyncProposal, StandaloneMetaClient, TopicConfig
+from penstock.meta import Election, StandaloneMetaClient, TopicConfig
 from penstock.meta.raft.client import RaftMetaClient
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
@@ -43,23 +44,19 @@ def test_replicas_are_elected_changed_and_left_by_their_epochs(cluster: ClusterI
     assert known == {node: client.broker_epoch for node, client in cluster.clients.items()}
 
     followers = [node for node in shard.replicas if node != shard.leader]
-    members = ((shard.leader, leader.broker_epoch), (followers[0], known[followers[0]]))
-    proposal = InSyncProposal(shard.id, shard.leader_epoch, shard.partition_epoch, members)
-    (accepted,) = leader.change_in_sync([proposal])
-    assert accepted.is_accepted
-    (refused,) = leader.change_in_sync([proposal])
-    assert (refused.is_accepted, refused.partition_epoch) == (False, accepted.partition_epoch)
-    (stranger,) = cluster.clients[followers[0]].change_in_sync([proposal])
-    assert "does not lead" in stranger.reason
+    members = tuple((node, known[node]) for node in (shard.leader, followers[0]))
+    proposal = ProposeInSync(shard.name, shard.leader_epoch, 0, members)
+    assert leader.change_in_sync([proposal]) == [None]
+    assert leader.change_in_sync([proposal]) == [1]
+    assert cluster.clients[followers[0]].change_in_sync([proposal]) == [1]
 
-    left = cluster.clients[followers[0]].leave_in_sync(shard.id, accepted.partition_epoch)
-    assert left.is_accepted
-    last = leader.leave_in_sync(shard.id, left.partition_epoch)
-    assert last.is_last
+    assert cluster.clients[followers[0]].leave_in_sync(shard.name, 1)
+    changed = one.get_shard(shard.id)
+    assert changed is not None
+    assert (changed.in_sync, changed.partition_epoch) == ((shard.leader,), 2)
+    assert not leader.leave_in_sync(shard.name, 2), "it is the last one"
 
-    (elected,) = one.elect_leaders(
-        [Election(shard.topic_id, shard.partition, left.partition_epoch, followers[1])]
-    )
+    (elected,) = one.elect_leaders([Election(shard.topic_id, shard.partition, 2, followers[1])])
     assert "not in sync" in elected.reason
 
 

@@ -81,7 +81,7 @@ class ClusterClient(LogClient):
         self._listeners: Final[dict[str, str]] = {}
         self._registering: Final = threading.Lock()
         self._is_registered = False
-        self._broker_epoch = -1
+        self._broker_epoch: int | None = None
         self._on_registered: Final[list[Callable[[int], None]]] = []
         self._lease: Final = BrokerLease(clock)
         self._requests = 0
@@ -117,13 +117,13 @@ class ClusterClient(LogClient):
             )
 
     @property
-    def broker_epoch(self) -> int:
+    def broker_epoch(self) -> int | None:
         return self._broker_epoch
 
     def on_registered(self, callback: Callable[[int], None]) -> None:
         with self._registering:
             self._on_registered.append(callback)
-            if self._broker_epoch >= 0:
+            if self._broker_epoch is not None:
                 callback(self._broker_epoch)
 
     def lease_left_s(self) -> float:

@@ -16,11 +16,11 @@ class LogReplicaClient(MetadataProposer):
     """See `MetadataClient` for what the methods promise."""
 
     @property
-    def broker_epoch(self) -> int:
+    def broker_epoch(self) -> int | None:
         return 0
 
     def on_registered(self, callback: Callable[[int], None]) -> None:
-        callback(self.broker_epoch)
+        callback(0)
 
     def lease_holds(self) -> bool:
         return self.lease_left_s() > 0
@@ -28,33 +28,26 @@ class LogReplicaClient(MetadataProposer):
     def lease_left_s(self) -> float:
         return math.inf
 
-    def change_in_sync(self, proposals: Sequence[InSyncProposal]) -> list[cmd.ReplicaOutcome]:
-        node, epoch = self._node_id, max(0, self.broker_epoch)
-        outcomes: list[cmd.ReplicaOutcome] = []
+    def change_in_sync(self, proposals: Sequence[InSyncProposal]) -> list[int | None]:
+        refusals: list[int | None] = []
         for start in range(0, len(proposals), cmd.PLACEMENTS_MAX):
-            changes = tuple(
-                cmd.InSyncChange(
-                    proposal.shard.topic,
-                    proposal.shard.partition,
-                    proposal.leader_epoch,
-                    proposal.partition_epoch,
-                    proposal.members,
-                )
-                for proposal in proposals[start : start + cmd.PLACEMENTS_MAX]
-            )
-            command = cmd.ChangeInSyncSets(node, epoch, changes)
-            outcomes += self._done(command, cmd.ReplicaOutcomes).outcomes
-        return outcomes
+            changes = tuple(map(_change, proposals[start : start + cmd.PLACEMENTS_MAX]))
+            command = cmd.ChangeInSyncSets(self._node_id, self.broker_epoch or 0, changes)
+            refusals += [
+                None if outcome.is_accepted else outcome.partition_epoch
+                for outcome in self._done(command, cmd.ReplicaOutcomes).outcomes
+            ]
+        return refusals
 
-    def leave_in_sync(self, shard: ShardId, partition_epoch: int) -> cmd.ReplicaOutcome:
-        epoch = max(0, self.broker_epoch)
+    def leave_in_sync(self, shard: str, partition_epoch: int) -> bool:
+        left = ShardId.parse(shard)
         command = cmd.LeaveInSync(
-            self._node_id, epoch, shard.topic, shard.partition, partition_epoch
+            self._node_id, self.broker_epoch or 0, left.topic, left.partition, partition_epoch
         )
-        return self._done(command, cmd.ReplicaOutcomes).outcomes[0]
+        return not self._done(command, cmd.ReplicaOutcomes).outcomes[0].is_last
 
     def report_unproven(self, *, is_synced_lost: bool = False) -> None:
-        epoch = max(0, self.broker_epoch)
+        epoch = self.broker_epoch or 0
         self._done(cmd.ReportUnproven(self._node_id, epoch, is_synced_lost), cmd.Done)
 
     def elect_leaders(self, elections: Sequence[cmd.Election]) -> list[cmd.ReplicaOutcome]:
@@ -79,3 +72,14 @@ class LogReplicaClient(MetadataProposer):
     def cancel_reassignment(self, shard: ShardId) -> Shard:
         command = cmd.CancelReassignment(shard.topic, shard.partition)
         return self._done(command, cmd.ShardsResult).shards[0]
+
+
+def _change(proposal: InSyncProposal) -> cmd.InSyncChange:
+    shard = ShardId.parse(proposal.shard)
+    return cmd.InSyncChange(
+        shard.topic,
+        shard.partition,
+        proposal.leader_epoch,
+        proposal.partition_epoch,
+        proposal.members,
+    )
