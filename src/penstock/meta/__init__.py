@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         MetadataClient,
         NewTopic,
         OffsetClient,
+        PeerNetwork,
         Takeover,
     )
     from penstock.meta.client_api.transaction_client import TransactionClient
@@ -95,7 +96,7 @@ else:  # otherwise a misspelt name would pass the type checker
         {
             "client": (
                 "ClusterNode GroupInfo ListenerAnnouncer MetaClient MetadataClient "
-                "NewTopic OffsetClient Takeover"
+                "NewTopic OffsetClient PeerNetwork Takeover"
             ),
             "client_api.transaction_client": "TransactionClient",
             "controller.decisions": "STORAGE_LISTENER abandoned_shards",
@@ -171,6 +172,7 @@ __all__ = [
     "Node",
     "OffsetClient",
     "OffsetEntry",
+    "PeerNetwork",
     "RemoteMetaClient",
     "Segment",
     "Shard",

@@ -26,6 +26,7 @@ from penstock.engine.replication.effects import (
     SyncLog,
 )
 from penstock.engine.replication.log import ReplicaLog
+from penstock.engine.replication.peer_channel import PeerChannel
 
 __all__ = [
     "Assignment",
@@ -34,6 +35,7 @@ __all__ = [
     "Damaged",
     "Effect",
     "LeaveInSync",
+    "PeerChannel",
     "ProposeInSync",
     "ReplicaCore",
     "ReplicaLog",
