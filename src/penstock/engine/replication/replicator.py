@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from penstock.engine.contract import ReplicatedEngine
 from penstock.engine.replication.assignment import Assignment
-from penstock.engine.replication.assignments import AssignmentView, MetadataChange
+from penstock.engine.replication.assignments import AssignmentView
 from penstock.engine.replication.core import CoreOptions, ReplicaCore
 from penstock.engine.replication.effects import (
     Assigned,
@@ -104,6 +104,7 @@ class Replicator:
         self._syncs.start()
         self._takeovers.start()
         self._thread.start()
+        self._meta.on_registered(self._registered)
         self._channel.on_receive = self._receive
         self._channel.on_connection_lost = self._disconnected
 
@@ -135,6 +136,9 @@ class Replicator:
 
     def lease_holds(self) -> bool:
         return self._meta.lease_holds()
+
+    def _registered(self, epoch: int) -> None:
+        self._post(lambda now: self._register(now, epoch))
 
     def _receive(self, node: int, data: bytes) -> None:
         try:
@@ -199,15 +203,17 @@ class Replicator:
 
     def _apply(self, now: float, update: Update) -> None:
         change = self._view.apply(update)
-        epoch = self._meta.broker_epoch
-        if epoch is not None and epoch != self._broker_epoch:
-            self._broker_epoch = epoch
-            self._core.registered(epoch)
-            change = MetadataChange(
-                self._view.all().assignments, change.removed, change.broker_epochs
-            )
         for shard in change.removed:
             self._core.remove(shard)
+        self._core.apply(now, change.assignments, change.broker_epochs)
+
+    def _register(self, now: float, epoch: int) -> None:
+        """Act under a new broker epoch. The core has ignored the metadata since the last one
+        ended."""
+        if epoch != self._broker_epoch:
+            self._broker_epoch = epoch
+            self._core.registered(epoch)
+        change = self._view.all()
         self._core.apply(now, change.assignments, change.broker_epochs)
 
     def _open_logs(self, shard: str) -> Sequence[ReplicaLog]:
