@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from penstock.engine.contract import ReplicatedEngine
 from penstock.engine.replication.assignment import Assignment
-from penstock.engine.replication.assignments import AssignmentView
+from penstock.engine.replication.assignments import AssignmentView, MetadataChange
 from penstock.engine.replication.core import CoreOptions, ReplicaCore
 from penstock.engine.replication.effects import (
     Assigned,
@@ -86,6 +86,8 @@ class Replicator:
         self._core: Final = ReplicaCore(node_id, self._open_logs, options)
         self._view: Final = AssignmentView(node_id)
         self._broker_epoch = -1
+        self._is_current = False
+        """Whether the metadata show this run of the node, not fenced."""
         self._replicas: Final[dict[str, ShardReplica]] = {}
         self._logs: Final[dict[str, Sequence[ReplicaLog]]] = {}
         self._inbox: Final[SimpleQueue[Step]] = SimpleQueue()
@@ -205,15 +207,22 @@ class Replicator:
         change = self._view.apply(update)
         for shard in change.removed:
             self._core.remove(shard)
-        self._core.apply(now, change.assignments, change.broker_epochs)
+        self._assign(now, change)
 
     def _register(self, now: float, epoch: int) -> None:
-        """Act under a new broker epoch. The core has ignored the metadata since the last one
-        ended."""
-        if epoch != self._broker_epoch:
-            self._broker_epoch = epoch
-            self._core.registered(epoch)
-        change = self._view.all()
+        """Act under a new broker epoch."""
+        self._broker_epoch = epoch
+        self._core.registered(epoch)
+        self._is_current = False
+        self._assign(now, self._view.all())
+
+    def _assign(self, now: float, change: MetadataChange) -> None:
+        """Give the core what changed; everything, when the metadata show this run of the node for
+        the first time: the core ignores what they said before."""
+        is_current = change.broker_epochs.get(self._node_id) == self._broker_epoch
+        if is_current and not self._is_current:
+            change = self._view.all()
+        self._is_current = is_current
         self._core.apply(now, change.assignments, change.broker_epochs)
 
     def _open_logs(self, shard: str) -> Sequence[ReplicaLog]:
