@@ -61,6 +61,9 @@ class MemoryStorageEngine(ShardedEngine[MemoryShard], TryWriteEngine, Replicated
         """See `ReplicatedEngine`. A new start of the node begins with empty logs."""
         return self._find(shard).replica_logs()
 
+    def sync(self) -> None:
+        """There is no device; replicas count for what they have."""
+
     def _create(self, shard: ShardId, config: ShardConfig) -> MemoryShard:
         return MemoryShard(shard, config, self._bounds, self._clock, self._announce)
 

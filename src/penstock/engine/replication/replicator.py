@@ -45,6 +45,7 @@ from penstock.errors import BadRequestError, StoreError
 from penstock.meta import Update
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
+from penstock.record import ShardId
 
 TICK_S: Final = 0.1
 STEPS_MAX: Final = 256
@@ -135,6 +136,9 @@ class Replicator:
         if shard not in self._touched:
             self._touched.add(shard)
             self._post(lambda now: self._appended(now, shard))
+
+    def _operated(self, shard: ShardId) -> None:
+        self.touch(shard.name)
 
     def lease_holds(self) -> bool:
         return self._meta.lease_holds()
@@ -235,6 +239,7 @@ class Replicator:
         engine = self._shards.open_shard(entry)
         if not isinstance(engine, ReplicatedEngine):
             raise BadRequestError(f"the engine of {shard!r} keeps no replicas")
+        engine.on_operation = self._operated
         logs = self._logs[shard] = engine.replica_logs(entry.id)
         self._syncs.add_shard(shard, engine)
         return logs
