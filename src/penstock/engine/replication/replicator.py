@@ -292,7 +292,7 @@ class Replicator:
             self._takeovers.add(shard, assignment.leader_epoch)
         else:
             self._takeovers.remove(shard)
-        self._attach(shard, replica)
+        self._cache.set_replica(shard, replica)
         _log.debug(
             "replica_assigned",
             shard=shard,
@@ -307,24 +307,14 @@ class Replicator:
             replica = self._replicas.get(shard)
             if replica is not None:
                 replica.set_ready(epoch)
-                self._attach(shard, replica)
-
-    def _attach(self, shard: str, replica: ShardReplica | None) -> None:
-        entry = self._cache.shards.get(shard)
-        if entry is None:
-            return
-        with self._cache.lock:
-            entry.replica = replica
-            entry.forget_derived()
-        for notify in entry.appended:
-            notify()  # who waits for records here looks again
+                self._cache.set_replica(shard, replica)
 
     def _removed(self, shard: str) -> None:
         self._logs.pop(shard, None)
         self._syncs.remove_shard(shard)
         self._takeovers.remove(shard)
         replica = self._replicas.pop(shard, None)
-        self._attach(shard, None)
+        self._cache.set_replica(shard, None)
         if replica is not None:
             replica.close()
 
