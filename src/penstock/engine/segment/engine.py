@@ -39,6 +39,7 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
+    ReplicatedEngine,
     ShardConfig,
     ShardInfo,
     ShardPart,
@@ -64,6 +65,8 @@ from penstock.record import Flush, Offset, Producer, Record, ShardId, StoredReco
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.engine.replication.log import ReplicaLog
+
 RECORD_OVERHEAD_MAX: Final = 96 << 10
 """Bytes that a record takes in the log beyond its contents: head, topic, properties."""
 _LARGE: Final = RECORD_SIZE_MAX // 2
@@ -73,7 +76,7 @@ _FAR: Final = 1 << 60
 have one."""
 
 
-class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine):
+class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine, ReplicatedEngine):
     """Implements `StorageEngine`. The store must take records of `RECORD_SIZE_MAX` and their
     overhead; closing the engine closes the store."""
 
@@ -150,10 +153,15 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
             shard=shard,
             earliest=bounds.earliest,
             commit=bounds.commit,
-            latest=bounds.next,
+            latest=bounds.commit if self.store.state(shard).is_replicated else bounds.next,
             size=self.store.live_size(shard),
             sealed=self.store.state(shard).sealed,
         )
+
+    def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]:
+        """See `ReplicatedEngine`: the log of the records, and that of the control commands."""
+        self._config(shard)
+        return self.store.replicas.logs(shard)
 
     # Writing
 
@@ -341,7 +349,9 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
             return Offset(offset)
         bounds = self.store.bounds(shard)
         earliest = strategy is AdapterOffsetStrategy.EARLIEST
-        return bounds.earliest if earliest else bounds.next
+        if earliest:
+            return bounds.earliest
+        return bounds.commit if self.store.state(shard).is_replicated else bounds.next
 
     def _offset_at(self, shard: ShardId, timestamp_ms: int) -> int | None:
         """Return the offset in the log of the first record that is not older, if there is one."""

@@ -36,6 +36,9 @@ from penstock.engine.segment.read.key_reader import Query, ReadableShard, ShardR
 from penstock.engine.segment.read.point_reader import PointReader
 from penstock.engine.segment.recovery.rebuild import rebuild_queue
 from penstock.engine.segment.recovery.report import Progress, RecoveryReport
+from penstock.engine.segment.replica.range_reader import RangeReader
+from penstock.engine.segment.replica.replica_log import ReplicaParts
+from penstock.engine.segment.replica.replicas import ShardReplicas
 from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.rocketmq.topics_file import TopicsFile
 from penstock.engine.segment.settings import SegmentSettings
@@ -107,6 +110,18 @@ class SegmentStore(StoreReads):
             metrics=parts.metrics,
         )
         self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics, purge)
+        self.replicas: Final = ShardReplicas(
+            ReplicaParts(
+                store=parts,
+                commands=self._commands,
+                ranges=RangeReader(parts.log, self._repair_queue),
+                reader=self._reader,
+                on_cut=self._on_truncated,
+                on_commit=self.dispatch.notify,
+                checkpoint=self.checkpoint,
+            ),
+            parts.clock,
+        )
         self._closed = False
         self._batch_keys: Final = BatchShards(parts, self._reader, parts.table.user_bounds)
         self.kafka: Final = KafkaBatches(parts, self._reader)
@@ -198,6 +213,7 @@ class SegmentStore(StoreReads):
         written = self._lives.delete(shard)
         if written is None:
             return
+        self.replicas.forget(shard)
         self._on_truncated(shard, 0)
         self._topics.note_deleted(shard.topic)
         if not written:
@@ -322,6 +338,8 @@ class SegmentStore(StoreReads):
         """Delete records: gone from every read immediately, and for good. Returns how many of them
         there were, not deleted before: of several callers, each record counts for exactly one."""
         log = self._table.get(shard)
+        if log.state.is_replicated:
+            return self.replicas.delete_offsets(log, offsets)
         with log.deleting:
             end = log.next_offset
             fresh = log.state.not_deleted(sorted(n for n in set(offsets) if 0 <= n < end))
@@ -333,14 +351,21 @@ class SegmentStore(StoreReads):
         """Let the shard begin at `offset`, at most at its commit offset; return where it does."""
         log = self._table.get(shard)
         target = min(offset, log.commit)
-        if target > log.earliest and not self._commands.delete_before(log, target):
+        if log.state.is_replicated:
+            if target > log.earliest:
+                self.replicas.delete_before(log, target)
+        elif target > log.earliest and not self._commands.delete_before(log, target):
             self.checkpoint(frees_room=True)
         return log.earliest
 
     def seal(self, shard: ShardId) -> None:
         """Take no more records for `shard`."""
         log = self._table.get(shard)
-        if not log.state.sealed:
+        if log.state.sealed:
+            return
+        if log.state.is_replicated:
+            self.replicas.seal(log)
+        else:
             self._commands.run(log, control.Seal())
 
     # Replication
@@ -372,7 +397,7 @@ class SegmentStore(StoreReads):
             )
         self._check_open()
         with self._parts.checkpointer.pause:
-            end = self._commands.cut(log, offset)
+            end, _ = self._commands.cut(log, offset)
         self._on_truncated(shard, end)
         self.checkpoint()
         with self._parts.checkpointer.pause, disk_errors(log.units.directory):
