@@ -322,7 +322,15 @@ class ColumnEngine(EngineExtension):
 
 
 class ReplicatedEngine(EngineExtension):
-    """For engines whose shards can have copies on several nodes."""
+    """For engines whose shards can have copies on several nodes.
+
+    A call that changes a replicated shard other than by a write (a delete, a seal, a compaction)
+    appends to one of its logs, and returns when that is committed. Before it waits it calls
+    `on_operation`, so that the followers get what was appended.
+    """
+
+    on_operation: Callable[[ShardId], None]
+    """Set by the node; called from any thread, with no lock of the engine held."""
 
     @abstractmethod
     def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         MetadataClient,
         NewTopic,
         OffsetClient,
+        PeerNetwork,
         ReplicaClient,
         StartProof,
         Takeover,
@@ -100,7 +101,8 @@ else:  # otherwise a misspelt name would pass the type checker
         {
             "client": (
                 "ClusterNode GroupInfo InSyncProposal ListenerAnnouncer MetaClient "
-                "MetadataClient NewTopic OffsetClient ReplicaClient StartProof Takeover"
+                "MetadataClient NewTopic OffsetClient PeerNetwork ReplicaClient StartProof "
+                "Takeover"
             ),
             "client_api.transaction_client": "TransactionClient",
             "controller.decisions": "STORAGE_LISTENER abandoned_shards",
@@ -180,6 +182,7 @@ __all__ = [
     "Node",
     "OffsetClient",
     "OffsetEntry",
+    "PeerNetwork",
     "RemoteMetaClient",
     "ReplicaClient",
     "ReplicaOutcome",

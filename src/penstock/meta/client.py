@@ -12,7 +12,7 @@ one, and is then done once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -32,6 +32,12 @@ from penstock.meta.state.offsets.rows import CommittedOffset
 from penstock.meta.watch import Update, Watch
 from penstock.record import ShardId
 
+if TYPE_CHECKING:
+    from penstock.meta.raft.network.data_network import DataChannel
+    from penstock.meta.raft.network.messages import DataChannelName
+    from penstock.meta.raft.network.traffic import ChannelTraffic
+    from penstock.meta.raft.network.transport import Probe
+
 __all__ = [
     "DEFAULT_NAMESPACE",
     "CommittedOffset",
@@ -49,6 +55,7 @@ __all__ = [
     "Node",
     "OffsetClient",
     "OffsetEntry",
+    "PeerNetwork",
     "ReplicaClient",
     "ReplicaOutcome",
     "Segment",
@@ -453,6 +460,32 @@ class ClusterNode(ListenerAnnouncer, Protocol):
 
     def leave(self) -> None:
         """Tell all nodes that this one stops."""
+        ...
+
+
+@runtime_checkable
+class PeerNetwork(Protocol):
+    """A node with an internal port: one with the role `meta`."""
+
+    def channel(self, name: DataChannelName) -> DataChannel:
+        """Return a data channel to the other nodes; each channel has connections of its own.
+        Connections are accepted once `on_receive` of the channel is set."""
+        ...
+
+    def channel_traffic(self) -> dict[str, ChannelTraffic]:
+        """Return what each channel in use has carried."""
+        ...
+
+    def probe(self, node_id: int) -> Probe:
+        """Try to connect to the internal port of a node; blocks for 0.3 s at most."""
+        ...
+
+    def watch_connections(self, on_lost: Callable[[int], None]) -> None:
+        """Have `on_lost` called with a node's id when a connection from or to it has ended."""
+        ...
+
+    def broker_epoch_of(self, node_id: int) -> int:
+        """Return the epoch of a node's registration, 0: none that is known here."""
         ...
 
 

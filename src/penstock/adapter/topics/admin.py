@@ -55,7 +55,7 @@ from penstock.record import Offset, ShardId
 TOPIC_TIMEOUT_S: Final = 30.0
 SHARD_TIMEOUT_S: Final = 3.0
 NAME_SIZE_MAX: Final = 1_000
-REPLICATION_MAX: Final = 1
+REPLICATION_MAX: Final = 9
 """Nothing copies records to other nodes: what a topic promises of its replicas must be true."""
 
 _log: Final = get_logger(__name__)

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.commands.cluster_recovery import recover
+from penstock.cli.commands.cluster_up import up
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.errors import (
@@ -40,6 +41,7 @@ from penstock.platform.clock import SystemClock
 
 app: Final = typer.Typer(help="Show and change the members of a cluster.", no_args_is_help=True)
 app.command()(recover)
+app.command()(up)
 
 _SINGLE: Final = (
     "this is a standalone node, which other nodes cannot join: restart it with node.peers listing "

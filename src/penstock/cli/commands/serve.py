@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from types import FrameType
 from typing import Annotated, Final
 
@@ -18,11 +19,13 @@ from penstock.errors import RetryableError
 from penstock.meta.raft import StartEvent
 from penstock.platform.addresses import with_port
 from penstock.platform.log import configure_program, get_logger
+from penstock.platform.service_manager import READY, STOPPING, notify
 from penstock.remote.server.node_server import Server
 from penstock.settings import Settings, load_settings
 from penstock.settings.redaction import redact_setting
 
 _log: Final = get_logger(__name__)
+_SIGNAL_WAIT_S: Final = 0.5
 
 Config = Annotated[
     str | None, typer.Option("--config", "-c", metavar="FILE", help="TOML settings file.")
@@ -113,9 +116,18 @@ def serve(
             _log.info("serving", data=data, api=address, http_port=server.http_port, kafka=kafka)
         else:
             _print_banner(server, data)
-        stopping.wait()
+        notify(READY, f"serving {data}")
+        _wait_for_signal(stopping)
+        notify(STOPPING)
         _print_event("stopping", "finishing calls, syncing to disk", as_json=as_json)
     _print_event("stopped", "", as_json=as_json)
+
+
+def _wait_for_signal(stopping: threading.Event) -> None:
+    # Without a timeout this thread would sleep on when the kernel delivers the signal to another
+    # one, as it may after SIGSTOP: handlers run in this thread, when it runs.
+    while not stopping.wait(_SIGNAL_WAIT_S):
+        pass
 
 
 def _print_event(event: str, more: str, *, as_json: bool) -> None:

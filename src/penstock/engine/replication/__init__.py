@@ -28,6 +28,7 @@ from penstock.engine.replication.effects import (
     SyncLog,
 )
 from penstock.engine.replication.log import ReplicaLog
+from penstock.engine.replication.peer_channel import PeerChannel
 
 __all__ = [
     "Assigned",
@@ -37,6 +38,7 @@ __all__ = [
     "Damaged",
     "Effect",
     "LeaveInSync",
+    "PeerChannel",
     "ProposeInSync",
     "Removed",
     "ReplicaCore",

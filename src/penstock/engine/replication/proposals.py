@@ -28,9 +28,9 @@ class ReplicaMetadata(Protocol):
     @property
     def node_id(self) -> int: ...
 
-    @property
-    def broker_epoch(self) -> int | None:
-        """The broker epoch of this run of the node; None before it has registered."""
+    def on_registered(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` with the broker epoch of this node after every registration, and now if
+        it is registered."""
         ...
 
     def channel(self, name: str) -> PeerChannel:

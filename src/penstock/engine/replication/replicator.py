@@ -45,6 +45,7 @@ from penstock.errors import BadRequestError, StoreError
 from penstock.meta import Update
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
+from penstock.record import ShardId
 
 TICK_S: Final = 0.1
 STEPS_MAX: Final = 256
@@ -86,6 +87,8 @@ class Replicator:
         self._core: Final = ReplicaCore(node_id, self._open_logs, options)
         self._view: Final = AssignmentView(node_id)
         self._broker_epoch = -1
+        self._is_current = False
+        """Whether the metadata show this run of the node, not fenced."""
         self._replicas: Final[dict[str, ShardReplica]] = {}
         self._logs: Final[dict[str, Sequence[ReplicaLog]]] = {}
         self._inbox: Final[SimpleQueue[Step]] = SimpleQueue()
@@ -104,6 +107,7 @@ class Replicator:
         self._syncs.start()
         self._takeovers.start()
         self._thread.start()
+        self._meta.on_registered(self._registered)
         self._channel.on_receive = self._receive
         self._channel.on_connection_lost = self._disconnected
 
@@ -133,8 +137,14 @@ class Replicator:
             self._touched.add(shard)
             self._post(lambda now: self._appended(now, shard))
 
+    def _operated(self, shard: ShardId) -> None:
+        self.touch(shard.name)
+
     def lease_holds(self) -> bool:
         return self._meta.lease_holds()
+
+    def _registered(self, epoch: int) -> None:
+        self._post(lambda now: self._register(now, epoch))
 
     def _receive(self, node: int, data: bytes) -> None:
         try:
@@ -199,15 +209,24 @@ class Replicator:
 
     def _apply(self, now: float, update: Update) -> None:
         change = self._view.apply(update)
-        epoch = self._meta.broker_epoch
-        if epoch is not None and epoch != self._broker_epoch:
-            self._broker_epoch = epoch
-            self._core.registered(epoch)
-            change = MetadataChange(
-                self._view.all().assignments, change.removed, change.broker_epochs
-            )
         for shard in change.removed:
             self._core.remove(shard)
+        self._assign(now, change)
+
+    def _register(self, now: float, epoch: int) -> None:
+        """Act under a new broker epoch."""
+        self._broker_epoch = epoch
+        self._core.registered(epoch)
+        self._is_current = False
+        self._assign(now, self._view.all())
+
+    def _assign(self, now: float, change: MetadataChange) -> None:
+        """Give the core what changed; everything, when the metadata show this run of the node for
+        the first time: the core ignores what they said before."""
+        is_current = change.broker_epochs.get(self._node_id) == self._broker_epoch
+        if is_current and not self._is_current:
+            change = self._view.all()
+        self._is_current = is_current
         self._core.apply(now, change.assignments, change.broker_epochs)
 
     def _open_logs(self, shard: str) -> Sequence[ReplicaLog]:
@@ -220,6 +239,7 @@ class Replicator:
         engine = self._shards.open_shard(entry)
         if not isinstance(engine, ReplicatedEngine):
             raise BadRequestError(f"the engine of {shard!r} keeps no replicas")
+        engine.on_operation = self._operated
         logs = self._logs[shard] = engine.replica_logs(entry.id)
         self._syncs.add_shard(shard, engine)
         return logs

@@ -34,6 +34,8 @@ from penstock.meta.raft.network.credentials import Credentials, Stored, load_sto
 from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (
     PROTOCOL,
+    RAFT,
+    ChannelName,
     ConnectRequest,
     HandshakeAccepted,
     HandshakeRejected,
@@ -349,5 +351,8 @@ class WaitingHost:
     def unreachable(self, node: int) -> None:
         """Nothing is sent."""
 
-    def open_to(self, member: Member) -> Opener:
+    def lost_connection(self, node: int) -> None:
+        """No connection gets so far."""
+
+    def open_to(self, member: Member, channel: ChannelName = RAFT) -> Opener:  # noqa: ARG002
         raise AssertionError(f"nothing is sent to {member.node_id}")

@@ -53,12 +53,15 @@ from penstock.meta.raft.membership import (
     maintain_membership,
 )
 from penstock.meta.raft.network.credentials import Credentials, check_secrets, draw_incarnation
+from penstock.meta.raft.network.data_network import DataChannel
 from penstock.meta.raft.network.messages import (
+    DataChannelName,
     HandshakeAccepted,
     HandshakeRejected,
     JoinRequest,
 )
-from penstock.meta.raft.network.transport import Transport, unreached
+from penstock.meta.raft.network.traffic import ChannelTraffic
+from penstock.meta.raft.network.transport import Probe, Transport, unreached
 from penstock.meta.raft.node import NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.rejections import encode_checked
@@ -146,6 +149,7 @@ class RaftMetaClient(ClusterClient):
             identity.node_id, self._all_groups, ticks
         )
         self.node.on_join = self._join
+        self.node.broker_epoch = self.broker_epoch_of
         self._deliverer = threading.Thread(
             target=self._deliver, name="penstock-meta-watch", daemon=True
         )
@@ -305,6 +309,34 @@ class RaftMetaClient(ClusterClient):
     @property
     def port(self) -> int:
         return self._transport.port
+
+    # -- the internal port ------------------------------------------------------------------------
+
+    def channel(self, name: DataChannelName) -> DataChannel:
+        """Return a data channel to the other members; connections are accepted once its
+        `on_receive` is set."""
+        return self._transport.data.channel(name)
+
+    def channel_traffic(self) -> dict[str, ChannelTraffic]:
+        """Return what each channel in use has carried."""
+        return self._transport.channel_traffic()
+
+    def probe(self, node_id: int) -> Probe:
+        """Return whether the internal port of a member can be reached; blocks for 0.3 s at most."""
+        return self._transport.probe(node_id)
+
+    def watch_connections(self, on_lost: Callable[[int], None]) -> None:
+        """Have `on_lost` called with a node's id when a connection from or to it has ended: a hint
+        that it may be gone. A network thread calls; it must not be blocked."""
+        self.node.on_connection_lost = on_lost
+
+    def broker_epoch_of(self, node_id: int) -> int:
+        """Return the epoch of a node's registration as this node knows it, 0: none; for this node
+        itself, 0 until it has registered since its start."""
+        node = NODES.get(self._metadata.local, node_id)
+        if node is None or (node_id == self._node_id and node.boot_id != self._nonce):
+            return 0
+        return node.epoch
 
     def leader_problem(self) -> str:
         """Return why no change of the metadata can be decided at the moment; empty: it can."""

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.codec.deleted_ranges import DeletedRanges
+from penstock.engine.epoch_table import EpochTable
 from penstock.engine.producer_table import ProducerTable, Write
 from penstock.engine.segment.control.control_records import (
     Command,
@@ -30,7 +31,6 @@ from penstock.engine.segment.control.control_records import (
     DeleteOffsets,
     Seal,
 )
-from penstock.engine.segment.queue.epoch_table import EpochTable
 from penstock.errors import NotSupportedError
 from penstock.record import Offset, Position, QueueKind
 
