@@ -114,6 +114,8 @@ class StartProof(Struct, frozen=True):
     is_proven: bool = False
     """They have everything that they had when the node ran under `previous_epoch`."""
     previous_epoch: int = 0
+    cluster_id: str = ""
+    """That of the cluster in which the node ran."""
 
 
 class ReplicaClient(Protocol):

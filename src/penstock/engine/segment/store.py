@@ -168,6 +168,11 @@ class SegmentStore(StoreReads):
         return self._parts.report
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a sync has failed: what was written before it may be lost, and no more is."""
+        return self._log.failed
+
+    @property
     def metrics(self) -> SegmentMetrics:
         return self._parts.metrics
 

@@ -139,7 +139,7 @@ class ClusterClient(LogClient):
                 roles=self._roles,
                 boot_id=self._nonce,
                 store_id=self._store_id,
-                proof=self._proof,
+                proof=self._proof if self._proof.cluster_id == self._cluster_id else None,
             )
             self._broker_epoch = node.epoch
             self._is_registered = True
