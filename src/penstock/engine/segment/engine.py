@@ -399,7 +399,7 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine,
 
     def compact(self, shard: ShardId) -> Compacted:
         config = self._config(shard)
-        if not config.cleanup.compacts:
+        if not config.cleanup.compacts or self.store.is_following(shard):
             return Compacted(0, 0)
         rules = CompactionRules.of(config, self.store.clock.expiry_ms())
         until, aborted = self._transactions_of(shard)

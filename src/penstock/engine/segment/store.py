@@ -29,6 +29,7 @@ from penstock.engine.segment.index.batch_key_shards import BatchShards
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.open import open_parts
 from penstock.engine.segment.parts import StoreParts
+from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.read.batch_validation import check_batch
 from penstock.engine.segment.read.kafka_batches import KafkaBatches
@@ -97,7 +98,7 @@ class SegmentStore(StoreReads):
         if not parts.report.was_in_order:
             self._topics.note_change()
         self.retention: Final = Retention(
-            parts, purge, self._commands.delete_before, self._reader.live_between
+            parts, purge, self._raise_floor, self._reader.live_between, self._restate
         )
         self.dispatch: Final = DispatchPipeline(
             parts.disk,
@@ -251,6 +252,11 @@ class SegmentStore(StoreReads):
             size += sum(row.size for row in rows if row.first_offset < until)
             offset = rows[-1].end_offset
         return size
+
+    def is_following(self, shard: ShardId) -> bool:
+        """Say whether another node leads this shard and decides what it holds."""
+        log = self._table.find(shard)
+        return log is not None and log.is_following
 
     def kind(self, shard: ShardId) -> QueueKind:
         return self._table.get(shard).kind
@@ -452,6 +458,16 @@ class SegmentStore(StoreReads):
     ) -> list[StoredRecord]:
         log = self._table.get(shard)
         return self._reader.read_some(log, Query(offset, log.commit, max_records, max_size))
+
+    def _raise_floor(self, log: ShardLog, offset: int) -> bool:
+        """Let a shard begin at `offset`, as retention wants it; see `ShardCommands`."""
+        if log.state.is_replicated:
+            self.replicas.ask_floor(log, offset)
+            return True
+        return self._commands.delete_before(log, offset)
+
+    def _restate(self, log: ShardLog) -> None:
+        self.replicas.restate(log)
 
     def _on_truncated(self, shard: ShardId, offset: int) -> None:
         """Let everything that follows the shard go back to `offset`: other records come there."""

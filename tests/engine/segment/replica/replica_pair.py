@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from tests.engine.segment.rig import Rig, create
 
@@ -24,13 +24,22 @@ class Pair:
     def __init__(
         self, kind: QueueKind = QueueKind.SIMPLE, flush: Flush = Flush.ASYNC, *, epoch: int = 1
     ) -> None:
-        self.leader: Final = Rig()
-        self.follower: Final = Rig()
+        self.leader = Rig()
+        self.follower = Rig()
         for rig in (self.leader, self.follower):
             create(rig.store, SHARD, kind=kind, flush=flush)
             logs_of(rig.store)
         for log in logs_of(self.leader.store):
             log.begin_epoch(epoch)
+
+    @classmethod
+    def of(cls, leader: Rig, follower: Rig) -> Self:
+        """Return two stores that have the shard already."""
+        pair = cls.__new__(cls)
+        pair.leader, pair.follower = leader, follower
+        for log in logs_of(leader.store):
+            log.begin_epoch(1)
+        return pair
 
     def do(self, action: Callable[[], T]) -> T:
         """Do something on the leader that waits for its command; commit that."""
@@ -45,9 +54,11 @@ class Pair:
 
 
 def copy_all(pair: Pair, *, max_size: int = 700) -> None:
-    """Copy everything that the follower lacks."""
+    """Copy everything that the follower lacks, as the core does."""
     pairs = zip(logs_of(pair.leader.store), logs_of(pair.follower.store), strict=True)
     for ours, theirs in pairs:
+        if theirs.end < ours.start:
+            theirs.restart_at(ours.start)
         while theirs.end < ours.end:
             theirs.append_range(ours.read_range(theirs.end, max_size)[0])
 

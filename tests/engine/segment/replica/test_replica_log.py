@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from tests.engine.segment.replica.replica_pair import SHARD, Pair, commit_all, copy_all, logs_of
@@ -331,7 +332,7 @@ def test_a_command_acts_when_it_is_committed(pair: Pair) -> None:
     with_delete.start()
     companion = logs_of(store)[1]
     while companion.end == 0:
-        pass
+        time.sleep(0.001)
     assert store.bounds(SHARD).earliest == 0
     assert pair.leader.copy().store.bounds(SHARD).earliest == 0
     companion.set_commit(1)
@@ -356,7 +357,7 @@ def test_a_command_that_is_cut_never_acts(pair: Pair) -> None:
     deleter.start()
     companion = logs_of(store)[1]
     while companion.end == 0:
-        pass
+        time.sleep(0.001)
     companion.follow()
     deleter.join(10)
     assert "outcome is unknown" in str(errors[0])
@@ -381,6 +382,7 @@ def test_of_two_deleters_one_counts_a_record(pair: Pair) -> None:
     companion = logs_of(store)[1]
     while any(deleter.is_alive() for deleter in deleters):
         companion.set_commit(companion.end)
+        time.sleep(0.001)
     assert sum(counts) == 3
     assert store.delete_offsets(SHARD, [1, 2]) == 0
 

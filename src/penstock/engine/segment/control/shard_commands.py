@@ -6,7 +6,7 @@ lock: at any position of the log, the states are what a replay up to there would
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -96,28 +96,32 @@ class ShardCommands:
 
         return self._writer.run(log, append)
 
-    def submit(self, log: ShardLog, commands: Sequence[control.Command]) -> int:
-        """Write control records to the companion queue of a replicated shard that is led here, one
-        after the other; return the offset after them. They act when they are committed
-        (`apply`)."""
+    def submit(
+        self, log: ShardLog, commands: Callable[[int], Sequence[control.Command]]
+    ) -> int | None:
+        """Write control records to the companion queue of a replicated shard that is led here, all
+        or none; return the offset after them, or None where there is nothing to write. `commands`
+        returns them, given the offset of the first. They act when they are committed (`apply`)."""
         companion = self.companion(log)
-        records = [control.encode(command) for command in commands]
         appender = self._log.appender
+        count = 0
 
         def append() -> int:
+            nonlocal count
             check_led(companion)
-            if len(records) == 1:
-                now = self._writer.now()
-                offset = appender.append(companion.handle, records[0], now, companion.epoch)
-            else:
-                offset = appender.append_many(
-                    companion.handle, records, self._writer.now(), companion.epoch, None
-                )
+            records = [control.encode(command) for command in commands(companion.next_offset)]
+            count = len(records)
+            if not records:
+                return 0
+            offset = appender.append_many(
+                companion.handle, records, self._writer.now(), companion.epoch, None
+            )
             if offset >= 0:
                 companion.begin_epoch(offset)
             return offset
 
-        return self._writer.run(companion, append) + len(records)
+        first = self._writer.run(companion, append)
+        return first + count if count else None
 
     def apply(self, log: ShardLog, command: control.Command, offset: int) -> None:
         """Do what a committed command of the companion queue says."""

@@ -15,12 +15,14 @@ from penstock.engine.segment.replica.replica_log import (
     ReplicaParts,
     SegmentReplicaLog,
 )
-from penstock.errors import DeadlineError
+from penstock.errors import DeadlineError, NotLeaderError
 from penstock.platform.clock import Clock
 from penstock.record import ShardId
 
 COMMAND_DEADLINE_S: Final = 30.0
 """How long a command waits for the replicas in sync."""
+
+_OFFSET_MAX: Final = (1 << 63) - 1
 
 Logs = tuple[SegmentReplicaLog, CompanionLog]
 
@@ -136,9 +138,31 @@ class ShardReplicas:
         self._wait(log, companion, self._submit(log, [command]), term)
 
     def _submit(self, log: ShardLog, commands: Sequence[control.Command]) -> int:
-        end = self._parts.commands.submit(log, commands)
+        end = self._parts.commands.submit(log, lambda _: commands)
+        assert end is not None, "there is at least one command"
         self.on_command(log.shard)
         return end
+
+    def restate(self, log: ShardLog) -> None:
+        """Write what the commands of a shard have done so far as new commands, if it is led here:
+        older ones are not needed any more when these are committed. A new replica gets those that
+        the log of its leader still has."""
+        if log.is_following:
+            return
+
+        def commands(first: int) -> list[control.Command]:
+            state = log.state
+            if state.control_offset < first:
+                return []  # of these, it is not known yet whether they act: the next time
+            floor = control.DeleteBefore(offset=state.floor_offset, restates_from=first)
+            deleted = control.delete_ranges(state.deleted_between(0, _OFFSET_MAX))
+            return [*deleted, *([control.Seal()] if state.sealed else []), floor]
+
+        try:
+            if self._parts.commands.submit(log, commands) is not None:
+                self.on_command(log.shard)
+        except NotLeaderError:
+            return
 
     def _wait(self, log: ShardLog, companion: CompanionLog, end: int, term: int) -> None:
         """Return when the commands before `end` are done."""
