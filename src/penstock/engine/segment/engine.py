@@ -6,7 +6,7 @@ what a later record of the same key replaced. A shard's configuration is kept wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -82,6 +82,8 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine,
 
     def __init__(self, store: SegmentStore) -> None:
         self.store: Final = store
+        self.on_operation: Callable[[ShardId], None] = _ignore_operation
+        store.replicas.on_command = self._announce
         self.limits = StableOffsets()
         """What transactions keep from readers; a node shares one with those."""
         self._configs: dict[ShardId, ShardConfig] = {}
@@ -162,6 +164,9 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine,
         """See `ReplicatedEngine`: the log of the records, and that of the control commands."""
         self._config(shard)
         return self.store.replicas.logs(shard)
+
+    def _announce(self, shard: ShardId) -> None:
+        self.on_operation(shard)
 
     # Writing
 
@@ -493,3 +498,7 @@ _configs: Final = msgspec.msgpack.Decoder(ShardConfig)
 def _unpack(config: bytes) -> ShardConfig:
     """Return the configuration kept with a state; a shard of RocketMQ's has none."""
     return _configs.decode(config) if config else ShardConfig()
+
+
+def _ignore_operation(_: ShardId) -> None:
+    """Before a node sets `on_operation`: does nothing."""
