@@ -109,11 +109,13 @@ class Replicator:
         self._thread.start()
         self._meta.on_registered(self._registered)
         self._channel.on_receive = self._receive
+        self._channel.on_connected = self._connected
         self._channel.on_connection_lost = self._disconnected
 
     def close(self) -> None:
         """Stop copying; end the waits of writers."""
         self._channel.on_receive = _ignore_message
+        self._channel.on_connected = _ignore_node
         self._channel.on_connection_lost = _ignore_node
         self._post(self._stop)
         self._thread.join()
@@ -153,6 +155,10 @@ class Replicator:
             _log.warning("replication_message_refused", node=node, reason=str(error))
             return
         self._post(lambda now: self._core.receive(now, node, message))
+
+    def _connected(self, node: int) -> None:
+        # What was sent before there was a connection is lost.
+        self._post(lambda now: self._core.connected(now, node))
 
     def _disconnected(self, node: int) -> None:
         self._post(lambda now: self._core.disconnected(now, node))
