@@ -200,6 +200,7 @@ class World:
         self.loss = chance.choice((0.0, 0.0, 0.02, 0.1))
         self._has_bad_disks = chance.random() < 0.25
         self.is_calm = False
+        self._arrivals: dict[tuple[int, int], float] = {}
         self.committed: list[list[Entry]] = [[] for _ in range(STREAMS)]
         self.acknowledged = 0
         self._values = 0
@@ -244,6 +245,16 @@ class World:
         slow = 0.0 if self.is_calm or chance.random() > 0.05 else chance.uniform(0.0, 0.7)
         return chance.uniform(0.0005, 0.005) + slow
 
+    def _turn(self, source: int, target: int) -> float:
+        """Return the delay of a message. In calm times it arrives after those before it, as on a
+        connection; otherwise messages overtake each other, as on several ones."""
+        delay = self._delay()
+        if not self.is_calm:
+            return delay
+        arrival = max(self.now + delay, self._arrivals.get((source, target), 0.0))
+        self._arrivals[source, target] = arrival
+        return arrival - self.now
+
     def _deliver(self, source: int, target: int, action: Callable[[], None]) -> None:
         def arrive() -> None:
             if (source, target) not in self.cuts:
@@ -251,7 +262,7 @@ class World:
 
         if (source, target) in self.cuts or self.random.random() < self.loss:
             return
-        self.after(self._delay(), arrive)
+        self.after(self._turn(source, target), arrive)
         if not self.is_calm and self.random.random() < 0.02:
             self.after(self._delay(), arrive)  # repeated
 
