@@ -151,6 +151,29 @@ class ProducerTable:
             self._producers[known_id] = (write, *self._producers.get(known_id, ()))
         self._producers = _by_silence(self._producers)
 
+    def short_after(self, offset: int) -> list[int]:
+        """Return the producers that remember fewer writes after `truncate_from(offset)` than the
+        log may hold: those that lose some of as many as are remembered."""
+        return [
+            producer_id
+            for producer_id, writes in self._producers.items()
+            if len(writes) == WRITES_MAX and writes[-1].end_offset > offset
+        ]
+
+    def restore(self, older: dict[int, list[Write]]) -> None:
+        """Remember older writes of producers, which were forgotten, before those that are
+        remembered."""
+        for producer_id, writes in older.items():
+            known = self._producers.get(producer_id, ())
+            start = known[0].first_offset if known else None
+            found = sorted(
+                {write for write in writes if start is None or write.first_offset < start},
+                key=_offset_of,
+            )
+            if found or known:
+                self._producers[producer_id] = (*found, *known)[-WRITES_MAX:]
+        self._producers = _by_silence(self._producers)
+
     def writes_of(self, producer_id: int) -> tuple[Write, ...]:
         """Return the remembered writes of a producer, oldest first; none when it is unknown."""
         return self._producers.get(producer_id, ())

@@ -24,6 +24,7 @@ from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.engine_adapter import DriverList
 from penstock.adapter.lag_metrics import GroupLagMetrics
 from penstock.adapter.node_links import NodeLinks
+from penstock.adapter.peer_metrics import PeerMetrics
 from penstock.adapter.topics.admin import TopicAdmin
 from penstock.adapter.topics.cache import BrokerCacheManager
 from penstock.adapter.topics.offsets import TopicOffsets
@@ -117,6 +118,7 @@ class Node:
             self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
             self.meta: Final = open_meta(self._directory, settings.node, self.clock, stopping)
             self._stack.callback(self.meta.close)
+            PeerMetrics(self.meta, self.registry)
             self._stack.push(self._note_clean_stop)
             self.offset_manager: Final = self._open_offsets(forwarder)
             self._stack.callback(self.offset_manager.stop)

@@ -341,6 +341,10 @@ class ReplicaCore:
     def disconnected(self, now: float, node: int) -> None:
         """Note that the connection to a node is lost: a fetch there has no reply."""
         self._serving.pop(node, None)
+        self.connected(now, node)
+
+    def connected(self, now: float, node: int) -> None:
+        """Send again what a node has not answered: it may be lost."""
         session = self._fetching.get(node)
         if session is not None:
             session.begin_again(self._next_session())

@@ -109,11 +109,13 @@ class Replicator:
         self._thread.start()
         self._meta.on_registered(self._registered)
         self._channel.on_receive = self._receive
+        self._channel.on_connected = self._connected
         self._channel.on_connection_lost = self._disconnected
 
     def close(self) -> None:
         """Stop copying; end the waits of writers."""
         self._channel.on_receive = _ignore_message
+        self._channel.on_connected = _ignore_node
         self._channel.on_connection_lost = _ignore_node
         self._post(self._stop)
         self._thread.join()
@@ -153,6 +155,10 @@ class Replicator:
             _log.warning("replication_message_refused", node=node, reason=str(error))
             return
         self._post(lambda now: self._core.receive(now, node, message))
+
+    def _connected(self, node: int) -> None:
+        # What was sent before there was a connection is lost.
+        self._post(lambda now: self._core.connected(now, node))
 
     def _disconnected(self, node: int) -> None:
         self._post(lambda now: self._core.disconnected(now, node))
@@ -292,7 +298,7 @@ class Replicator:
             self._takeovers.add(shard, assignment.leader_epoch)
         else:
             self._takeovers.remove(shard)
-        self._attach(shard, replica)
+        self._cache.set_replica(shard, replica)
         _log.debug(
             "replica_assigned",
             shard=shard,
@@ -307,24 +313,14 @@ class Replicator:
             replica = self._replicas.get(shard)
             if replica is not None:
                 replica.set_ready(epoch)
-                self._attach(shard, replica)
-
-    def _attach(self, shard: str, replica: ShardReplica | None) -> None:
-        entry = self._cache.shards.get(shard)
-        if entry is None:
-            return
-        with self._cache.lock:
-            entry.replica = replica
-            entry.forget_derived()
-        for notify in entry.appended:
-            notify()  # who waits for records here looks again
+                self._cache.set_replica(shard, replica)
 
     def _removed(self, shard: str) -> None:
         self._logs.pop(shard, None)
         self._syncs.remove_shard(shard)
         self._takeovers.remove(shard)
         replica = self._replicas.pop(shard, None)
-        self._attach(shard, None)
+        self._cache.set_replica(shard, None)
         if replica is not None:
             replica.close()
 

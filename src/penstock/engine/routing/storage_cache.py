@@ -234,6 +234,35 @@ class StorageCacheManager:
         """Wait until everything up to `revision` is known; return whether it is."""
         return self._waiters.wait(lambda: self.revision >= revision, seconds)
 
+    def wait_until_led(self, names: Iterable[str], node_id: int, seconds: float) -> bool:
+        """Wait until those of `names` that are replicated and led by this node can be served;
+        return whether they can."""
+        missing = set(names)
+
+        def is_over() -> bool:
+            missing.difference_update([name for name in missing if self._is_served(name, node_id)])
+            return not missing
+
+        return self._waiters.wait(is_over, seconds)
+
+    def set_replica(self, name: str, replica: ShardReplica | None) -> None:
+        """Set this node's copy of a replicated shard, or that its state changed."""
+        entry = self.shards.get(name)
+        if entry is None:
+            return
+        with self.lock:
+            entry.replica = replica
+            entry.forget_derived()
+        for notify in entry.appended:
+            notify()  # who waits for records here looks again
+        self._waiters.wake()
+
+    def _is_served(self, name: str, node_id: int) -> bool:
+        entry = self.shards.get(name)
+        if entry is None or entry.meta is None or entry.meta.leader != node_id:
+            return True
+        return not entry.is_replicated or (entry.replica is not None and entry.replica.is_ready)
+
     def entries(self) -> Iterator[ShardEntry]:
         with self.lock:
             return iter(list(self.shards.values()))

@@ -49,7 +49,7 @@ class RecordsLog:
         return self._replica.damaged_at
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        return self._replica.histories.records.end_of(epoch, self.end)
+        return _epoch_end(self._replica.histories.records, epoch, self.end)
 
     def begin_epoch(self, epoch: int) -> None:
         self._replica.begin_epoch(epoch)
@@ -146,6 +146,12 @@ class RecordsLog:
             replica.wake()
 
 
+def _epoch_end(epochs: EpochTable, epoch: int, end: int) -> tuple[int, int]:
+    """Return where an epoch ends. A log that has no record, since it began or began anew, does not
+    know who wrote before: what others have before its end is not in question."""
+    return epochs.end_of(epoch, end) if len(epochs) else (epoch, end)
+
+
 def _restart_records(replica: Replica, offset: int, update: Update) -> None:
     """Drop all records; the lock is held."""
     histories = replica.histories if update.histories is None else update.histories
@@ -191,7 +197,7 @@ class OperationsLog:
         return self._replica.histories.operations.latest
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        return self._replica.histories.operations.end_of(epoch, self.end)
+        return _epoch_end(self._replica.histories.operations, epoch, self.end)
 
     def begin_epoch(self, epoch: int) -> None:
         self._replica.begin_epoch(epoch)

@@ -354,5 +354,5 @@ class WaitingHost:
     def lost_connection(self, node: int) -> None:
         """No connection gets so far."""
 
-    def open_to(self, member: Member, channel: ChannelName = RAFT) -> Opener:  # noqa: ARG002
-        raise AssertionError(f"nothing is sent to {member.node_id}")
+    def open_to(self, member: Member, channel: ChannelName = RAFT) -> Opener:
+        raise AssertionError(f"nothing is sent to {member.node_id} on {channel}")
