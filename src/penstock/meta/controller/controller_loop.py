@@ -19,18 +19,18 @@ from penstock.meta.controller.decisions import (
     DRAINING,
     OFFLINE,
     ONLINE,
-    balances,
     can_hold_shards,
-    drains,
     failovers,
     lost_nodes,
-    replacements,
 )
+from penstock.meta.controller.replica_decisions import balances, drains, moves, vacancies
 from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.raft.status import RaftStatus
+from penstock.meta.state.constants import ACTIVE
 from penstock.meta.state.metadata import commands as cmd
-from penstock.meta.state.metadata.rows import NODES, SHARDS, read_beats
-from penstock.meta.state.model import Node
+from penstock.meta.state.metadata.replica_sets import is_replicated
+from penstock.meta.state.metadata.rows import NODES, SHARDS, TOPICS, read_beats
+from penstock.meta.state.model import Node, Shard
 from penstock.meta.state.view import Reader
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
@@ -215,13 +215,24 @@ class ControllerLoop:
         nodes = list(NODES.scan(self._rows))
         online = {node.node_id for node in nodes if node.status == ONLINE}
         draining = {node.node_id for node in nodes if node.status == DRAINING}
-        shards = list(SHARDS.scan(self._rows))
-        commands = failovers(shards, online, draining) or drains(shards, online, draining)
+        topics = {topic.topic_id: topic for topic in TOPICS.scan(self._rows)}
+        single: list[Shard] = []
+        copied: list[Shard] = []
+        for shard in SHARDS.scan(self._rows):
+            topic = topics.get(shard.topic_id)
+            if topic is None or not is_replicated(shard, topic.config):
+                single.append(shard)
+            elif topic.status == ACTIVE:
+                copied.append(shard)
+        commands: list[cmd.Command] = [*failovers(single, online, draining)]
+        commands += _elections(vacancies(copied, online | draining))
+        commands += _elections(drains(copied, online, draining))
         if not commands:
             able = {node.node_id for node in nodes if can_hold_shards(node)}
-            commands = replacements(shards, {node.node_id for node in nodes}, able)
+            replication = {name: topic.config.replication for name, topic in topics.items()}
+            commands += moves(copied, {node.node_id for node in nodes}, able, draining, replication)
         if not commands and is_balancing:
-            commands = balances(shards, online)
+            commands += _elections(balances(copied, online))
             self._balanced_changes = changes
         if commands:
             # What is refused, or fails, is decided again with what is known then.
@@ -238,3 +249,11 @@ class ControllerLoop:
             if node.node_id not in members
         }
         return self._liveness.alive(self._node_id, status) | self._beats.alive(marks)
+
+
+def _elections(elections: Sequence[cmd.Election]) -> list[cmd.Command]:
+    """Put elections into commands, as many as one may hold."""
+    return [
+        cmd.ElectLeaders(tuple(elections[start : start + cmd.PLACEMENTS_MAX]))
+        for start in range(0, len(elections), cmd.PLACEMENTS_MAX)
+    ]
