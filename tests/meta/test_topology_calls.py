@@ -163,8 +163,8 @@ def test_a_topic_with_shards_and_segments_is_made_by_typed_calls(client: ProtoCl
         (
             "PlacementCreateTopic",
             {"topic_name": "t", "config": {"replication": 3}},
-            "FAILED_PRECONDITION",
-            "NotSupportedError",
+            "INVALID_ARGUMENT",
+            "BadRequestError",
         ),
         ("CreateShard", {"shard_name": "absent_0"}, "NOT_FOUND", "UnknownTopicError"),
         ("CreateShard", {"shard_name": "absent"}, "INVALID_ARGUMENT", "BadRequestError"),

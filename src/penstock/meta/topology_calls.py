@@ -16,6 +16,7 @@ from google.protobuf.message import Message as WireMessage
 from penstock.errors import BadRequestError, NotSupportedError, UnknownShardError
 from penstock.meta.client import DEFAULT_NAMESPACE, MetaClient, Update
 from penstock.meta.proto import meta_pb2 as pb
+from penstock.meta.state.constants import is_plugin_storage
 from penstock.meta.topology_messages import (
     config_from_wire,
     segment_to_wire,
@@ -45,10 +46,11 @@ class TopologyCalls:
         self, request: pb.PlacementCreateTopicRequest
     ) -> pb.PlacementCreateTopicReply:
         self._check_cluster(request.cluster_name)
-        if request.config.replication > 1:
+        if request.config.replication > 1 and is_plugin_storage(request.config.storage_type):
             raise NotSupportedError(
-                f"config.replication is {request.config.replication}: records are kept on one "
-                "node as yet; create the topic with replication = 1"
+                f"config.replication is {request.config.replication}: create a topic of the engine "
+                f"{request.config.storage_type} through a storage node, which knows whether the "
+                "engine can copy shards"
             )
         topic = self._client.placement_create_topic(
             request.topic_name,

@@ -390,6 +390,7 @@ class Node:
         defaults = TopicConfig(
             storage_type=STORAGE_ALIASES[settings.topics.storage],
             replication=settings.topics.replication,
+            min_insync=settings.topics.min_insync or None,
             flush=settings.broker.flush_disk_type,
             partitioner=settings.topics.partitioner,
             queue_kind=QUEUE_ALIASES[settings.topics.queue],

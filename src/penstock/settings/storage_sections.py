@@ -193,11 +193,19 @@ class TopicSettings(Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            le=100,
-            description="Replicas of each record; values above 1 are rejected: replication is "
-            "not implemented yet.",
+            le=9,
+            description="Replicas of each record; at most as many as nodes, 1 on a node alone.",
         ),
     ] = 1
+    min_insync: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=9,
+            description="Replicas that must have a record before it is committed; 0: a majority of "
+            "`replication`.",
+        ),
+    ] = 0
     partitioner: Annotated[
         Literal["round_robin", "key"],
         Meta(description="How a record without a partition is assigned one."),

@@ -216,8 +216,10 @@ def test_a_lost_node_is_noticed_and_its_shards_get_another_leader_if_they_can(
     other, third = [node for node in cluster.clients if node != lost]
     cluster.clients[third].announce("storage", "host:1")
     placement = cmd.Placement(0, (lost, other), lost)
-    monkeypatch.setattr(cluster.clients[lost], "_place", lambda _partitions: (placement,))
-    twice = cluster.clients[lost].create_topic("two-replicas")
+    monkeypatch.setattr(cluster.clients[lost], "_place", lambda *_: (placement,))
+    for node in (lost, other):
+        cluster.clients[node].announce("storage", f"host:{node}")
+    twice = cluster.clients[lost].create_topic("two-replicas", config=TopicConfig(replication=2))
     cluster.stop(lost)
     client = cluster.clients[other]
 
@@ -240,11 +242,11 @@ def test_a_lost_node_is_noticed_and_its_shards_get_another_leader_if_they_can(
     cluster.stop(lost)
     client.remove_member(lost, is_forced=True)
     wait_until(
-        lambda: client.list_shards(twice.topic_id)[0].replicas == (other, third), "it is replaced"
+        lambda: client.list_shards(twice.topic_id)[0].adding == (third,), "another node copies it"
     )
     (replaced,) = client.list_shards(twice.topic_id)
     assert (replaced.leader, replaced.in_sync) == (other, (other,))
-    assert replaced.leader_epoch > led.leader_epoch
+    assert (replaced.replicas, replaced.removing) == ((other, third, lost), (lost,))
     (kept,) = client.list_shards(topic.topic_id)
     assert kept.replicas == (lost,), "nobody else has it: it may come back"
 

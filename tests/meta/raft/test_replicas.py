@@ -82,3 +82,39 @@ def test_a_node_alone_refuses_a_second_replica(tmp_path: Path) -> None:
         assert (client.broker_epoch, client.lease_holds()) == (0, True)
         with pytest.raises(BadRequestError, match="replication 2 needs 2 nodes; this node is"):
             client.create_topic("t", config=TopicConfig(replication=2))
+
+
+def test_members_have_leases_and_one_that_ends_is_fenced(cluster: ClusterInProcess) -> None:
+    for client in cluster.clients.values():
+        wait_until(client.lease_holds, "each member has a lease")
+    one = cluster.clients[1]
+    (shard,) = one.list_shards(one.create_topic("t", config=THREE).topic_id)
+    gone = shard.leader
+    assert gone is not None
+    cluster.stop(gone)
+    other = next(iter(cluster.clients.values()))
+
+    def has_another_leader() -> bool:
+        now = other.get_shard(shard.id)
+        return now is not None and now.leader not in {None, gone}
+
+    wait_until(has_another_leader, "another replica leads")
+    after = other.get_shard(shard.id)
+    assert after is not None
+    assert gone not in after.in_sync
+    assert {node.node_id: node.status for node in other.list_nodes()}[gone] == "offline"
+
+
+def test_the_others_elect_when_the_leader_of_the_metadata_ends(cluster: ClusterInProcess) -> None:
+    leader = cluster.leader()
+    before = {status.name: status.term for status in cluster.clients[leader].raft_status}
+    cluster.stop(leader)
+    after = cluster.clients[cluster.leader()]
+
+    def is_fenced() -> bool:
+        return {node.node_id: node.status for node in after.list_nodes()}[leader] == "offline"
+
+    wait_until(is_fenced, "the new leader fences the old one")
+    assert after.raft_status[0].term > before["metadata"]
+    for client in cluster.clients.values():
+        wait_until(client.lease_holds, "the others have leases of the new leader")

@@ -20,7 +20,7 @@ import penstock
 from penstock.api import Store
 from penstock.api.requests.groups import CommittedOffsets
 from penstock.cli import build
-from penstock.errors import NotSupportedError, RetryableError, ShardLostError
+from penstock.errors import BadRequestError, RetryableError, ShardLostError
 from penstock.meta.remote.client import RemoteMetaClient
 from penstock.record import Offset
 
@@ -215,9 +215,9 @@ def test_shards_are_spread_over_the_nodes_and_any_node_serves_them(servers: Serv
     wait_until(lambda: servers.nodes_that("online") == 3, "all nodes are registered")
     with penstock.connect(servers.addresses[1]) as store:
         _create_on_all(servers, store, "orders", 3)
-        with pytest.raises(NotSupportedError, match="replication is 2"):
-            store.create_topic("twice", storage="rocksdb", replication=2)
-        assert "twice" not in store.topics()
+        with pytest.raises(BadRequestError, match="replication 4 needs 4 nodes; 3 are online"):
+            store.create_topic("four", storage="rocksdb", replication=4)
+        assert "four" not in store.topics()
     for node in (1, 2, 3):
         with penstock.connect(servers.addresses[node]) as store:
             wait_until(partial(_knows, store, "orders"), "topics are pushed")

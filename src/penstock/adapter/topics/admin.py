@@ -22,7 +22,7 @@ from penstock.adapter.topics.cache import BrokerCacheManager
 from penstock.adapter.topics.options import alter_config, build_config
 from penstock.adapter.topics.routes import TopicRoutes
 from penstock.adapter.topics.shard_name import build_storage_name
-from penstock.engine.contract import ShardConfig, ShardInfo
+from penstock.engine.contract import ReplicatedEngine, ShardConfig, ShardInfo
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.per_shard_engine import check_config
 from penstock.engine.routing.storage_cache import ShardEntry, shard_config
@@ -47,6 +47,7 @@ from penstock.meta import (
     Topic,
     TopicConfig,
     abandoned_shards,
+    is_plugin_storage,
 )
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.log import get_logger
@@ -58,7 +59,6 @@ NAME_SIZE_MAX: Final = 1_000
 LEADING_S: Final = 3.0
 """How long the creation of a topic waits until this node leads its replicated shards."""
 REPLICATION_MAX: Final = 9
-"""Nothing copies records to other nodes: what a topic promises of its replicas must be true."""
 
 _log: Final = get_logger(__name__)
 
@@ -412,16 +412,28 @@ class TopicAdmin:
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise BadRequestError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
         if config.replication > REPLICATION_MAX:
-            raise NotSupportedError(
-                f"replication is {config.replication}: records are kept on one node as yet; "
-                "create the topic with replication = 1"
+            raise BadRequestError(
+                f"replication is {config.replication}; a shard has at most {REPLICATION_MAX} "
+                "replicas"
             )
+        if config.replication > 1:
+            self._check_replicated(config.storage_type)
         if config.record_size_max > self.defaults.record_size_max:
             raise BadRequestError(
                 f"record_size_max is {config.record_size_max}; "
                 f"this node takes {self.defaults.record_size_max} (engine.record_size_max)"
             )
         check_config(_as_shard_config(config))
+
+    def _check_replicated(self, storage_type: str) -> None:
+        """Raise for an engine of another package that cannot copy its shards."""
+        if is_plugin_storage(storage_type) and not isinstance(
+            self._handler.engines.get(storage_type), ReplicatedEngine
+        ):
+            raise NotSupportedError(
+                f"the engine {storage_type} keeps one copy of a record; create the topic with "
+                "replication = 1, or with another storage"
+            )
 
 
 def _as_shard_config(config: TopicConfig) -> ShardConfig:

@@ -92,7 +92,12 @@ msgspec.json.Decoder(TopicConfig)
 
 def build_config(options: Mapping[str, object], defaults: TopicConfig | None = None) -> TopicConfig:
     """Return the configuration of a new topic."""
-    config = _changed(defaults if defaults is not None else TopicConfig(), options, CREATE_NAMES)
+    defaults = defaults if defaults is not None else TopicConfig()
+    if "replication" in options and "min_insync" not in options:
+        defaults = msgspec.structs.replace(
+            defaults, min_insync=None
+        )  # the default is meant for another number
+    config = _changed(defaults, options, CREATE_NAMES)
     check_policy(None, config.tiering)
     return config
 

@@ -76,6 +76,18 @@ def create(
     storage: Annotated[
         str | None, typer.Option("--storage", help="Storage engine: memory, rocksdb or segment.")
     ] = None,
+    replication: Annotated[
+        int | None,
+        typer.Option("--replication", min=1, help="Replicas of each record, on different nodes."),
+    ] = None,
+    min_insync: Annotated[
+        int | None,
+        typer.Option(
+            "--min-insync",
+            min=1,
+            help="Replicas that must have a record before it is committed; default: a majority.",
+        ),
+    ] = None,
     options: Options = [],  # noqa: B006 - typer's way to say "none given"
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Succeed without a change if the topic exists.")
@@ -91,8 +103,14 @@ def create(
     penstock topic create logs --set tiering=on --set tiering.local_retention_ms=1h
 
     penstock topic create payments --set queue=batch    (stores Kafka batches unchanged)
+
+    penstock topic create orders --replication 3        (in a cluster of at least three nodes)
     """
     chosen = read_options(options)
+    if replication is not None:
+        chosen["replication"] = replication
+    if min_insync is not None:
+        chosen["min_insync"] = min_insync
     if storage is not None:
         chosen["storage"] = storage
     with open_target(server, data, namespace, create=True) as store:

@@ -1,9 +1,11 @@
 """The controller's rounds: who is gone, and what follows from it.
 
-Every node runs the loop; only the one that leads the group `metadata` decides. A member that Raft
-has not heard of for `SILENT_ROUNDS` rounds is lost, and so is another node whose heartbeats stay
-out for `MISSED_HEARTBEAT_ROUNDS`. What is decided is a command like any other, and
-is refused when the world has moved on. Shards are looked at when one of them, or a node, changed.
+Every node runs the loop; only the one that leads the group `metadata` decides. Members are watched
+by the `FailureDetector`; one of an older release, which sends no heartbeats to it, is lost when
+Raft has not heard of it for `SILENT_ROUNDS` rounds, and a node outside of the groups when its
+logged heartbeats stay out for `MISSED_HEARTBEAT_ROUNDS`. What is decided is a command like any
+other, and is refused when the world has moved on. Shards are looked at when one of them, or a node,
+changed.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ from penstock.meta.controller.decisions import (
     DRAINING,
     OFFLINE,
     ONLINE,
-    balances,
     can_hold_shards,
-    drains,
     failovers,
     lost_nodes,
-    replacements,
 )
+from penstock.meta.controller.replica_decisions import balances, drains, moves, vacancies
 from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.raft.status import RaftStatus
+from penstock.meta.state.constants import ACTIVE
 from penstock.meta.state.metadata import commands as cmd
-from penstock.meta.state.metadata.rows import NODES, SHARDS, read_beats
-from penstock.meta.state.model import Node
+from penstock.meta.state.metadata.replica_sets import is_replicated
+from penstock.meta.state.metadata.rows import NODES, SHARDS, TOPICS, read_beats
+from penstock.meta.state.model import Node, Shard
 from penstock.meta.state.view import Reader
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
@@ -117,15 +119,23 @@ class ControllerLoop:
         self._beats = HeartbeatRounds()
         self._heard: set[int] | None = None
         """Which nodes counted as alive in the last round; None: this node did not lead then."""
-        self._stopping = threading.Event()
+        self.watched: Callable[[], Mapping[int, Node]] = dict
+        """Returns the nodes whose end the failure detector notices."""
+        self._is_stopping = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-controller", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def register_again(self) -> None:
-        """Register this node with the next round."""
+        """Register this node with the next round, which begins now."""
         self._is_registered = False
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Begin the next round now: a node was fenced."""
+        self._wake.set()
 
     def is_alive(self, node_id: int) -> bool:
         """Return whether this node, which leads, has heard of a node recently; True as long as it
@@ -138,18 +148,28 @@ class ControllerLoop:
         self._is_leaving = True
 
     def close(self) -> None:
-        self._stopping.set()
+        self._is_stopping = True
+        self._wake.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._clock.wait(self._stopping, ROUND_SECONDS):
+        counted_at = self._clock.monotonic()
+        while True:
+            self._clock.wait(self._wake, ROUND_SECONDS)
+            self._wake.clear()
+            if self._is_stopping:
+                return
+            now = self._clock.monotonic()
+            is_counted = now - counted_at >= ROUND_SECONDS
+            counted_at = now if is_counted else counted_at
             try:
-                self._round()
+                self._round(is_counted=is_counted)
             except StoreError as error:
                 # Without a majority nothing can be decided; the next round tries again.
                 _log.debug("controller_round_failed", reason=str(error))
 
-    def _round(self) -> None:
+    def _round(self, *, is_counted: bool) -> None:
+        """`is_counted`: a whole round has passed since the last one that counted silence."""
         mine = NODES.get(self._rows, self._node_id)
         # Concurrent registrations may have arrived in any order, and the last one decides which
         # address the others use: so check what is stored.
@@ -173,14 +193,19 @@ class ControllerLoop:
             self._heard = None
             self._seen_changes = self._balanced_changes = -1
             return
-        nodes = list(NODES.scan(self._rows))
+        if is_counted:
+            self._fence_unwatched(status)
+        self._maintain_shards(is_balancing=self._rounds % BALANCE_ROUNDS == 0)
+
+    def _fence_unwatched(self, status: RaftStatus) -> None:
+        watched = self.watched()
+        nodes = [node for node in NODES.scan(self._rows) if node.node_id not in watched]
         self._heard = self._alive(status, nodes)
         lost = lost_nodes(nodes, self._heard)
         if lost:
             _log.warning("nodes_lost", nodes=", ".join(str(node.node_id) for node in lost))
             self._decide(lost)
         self._rounds += 1
-        self._maintain_shards(is_balancing=self._rounds % BALANCE_ROUNDS == 0)
 
     def _maintain_shards(self, *, is_balancing: bool) -> None:
         changes = self._counts.changes
@@ -190,13 +215,24 @@ class ControllerLoop:
         nodes = list(NODES.scan(self._rows))
         online = {node.node_id for node in nodes if node.status == ONLINE}
         draining = {node.node_id for node in nodes if node.status == DRAINING}
-        shards = list(SHARDS.scan(self._rows))
-        commands = failovers(shards, online, draining) or drains(shards, online, draining)
+        topics = {topic.topic_id: topic for topic in TOPICS.scan(self._rows)}
+        single: list[Shard] = []
+        copied: list[Shard] = []
+        for shard in SHARDS.scan(self._rows):
+            topic = topics.get(shard.topic_id)
+            if topic is None or not is_replicated(shard, topic.config):
+                single.append(shard)
+            elif topic.status == ACTIVE:
+                copied.append(shard)
+        commands: list[cmd.Command] = [*failovers(single, online, draining)]
+        commands += _elections(vacancies(copied, online | draining))
+        commands += _elections(drains(copied, online, draining))
         if not commands:
             able = {node.node_id for node in nodes if can_hold_shards(node)}
-            commands = replacements(shards, {node.node_id for node in nodes}, able)
+            replication = {name: topic.config.replication for name, topic in topics.items()}
+            commands += moves(copied, {node.node_id for node in nodes}, able, draining, replication)
         if not commands and is_balancing:
-            commands = balances(shards, online)
+            commands += _elections(balances(copied, online))
             self._balanced_changes = changes
         if commands:
             # What is refused, or fails, is decided again with what is known then.
@@ -213,3 +249,11 @@ class ControllerLoop:
             if node.node_id not in members
         }
         return self._liveness.alive(self._node_id, status) | self._beats.alive(marks)
+
+
+def _elections(elections: Sequence[cmd.Election]) -> list[cmd.Command]:
+    """Put elections into commands, as many as one may hold."""
+    return [
+        cmd.ElectLeaders(tuple(elections[start : start + cmd.PLACEMENTS_MAX]))
+        for start in range(0, len(elections), cmd.PLACEMENTS_MAX)
+    ]

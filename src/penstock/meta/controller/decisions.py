@@ -1,4 +1,5 @@
-"""The decisions of the controller, as pure functions: placement, failover, balance, removal.
+"""The decisions of the controller, as pure functions: placement, failover, removal. Those about
+shards with several replicas are in `replica_decisions`.
 
 The controller runs on the node that leads the group `metadata`; every decision is a command with an
 epoch or a compare-and-set in it, so that one that comes late, or from a node that has lost its
@@ -8,10 +9,7 @@ Invariants:
 
   * only a replica that is in sync may lead; a shard without such a replica has no leader, and one
     whose records are lost gets none
-  * a replica that is offline when a leader is chosen is out of sync from then on: it lacks what the
-    new leader will write. The last replicas in sync stay so while the shard has no leader
-  * a draining node gets no new shards, and leads only shards that no other node can lead
-  * a replica moves from a removed node only where another one is in sync: no records are given up
+  * a draining node gets no new shards
 """
 
 from __future__ import annotations
@@ -33,9 +31,6 @@ DRAINING = "draining"
 
 STORAGE_LISTENER: Final = "storage"
 """The listener name under which a node announces the address of its storage API."""
-
-MOVES_MAX: Final = 100
-"""Leaders that one round moves for balance."""
 
 
 class Load(Struct):
@@ -150,7 +145,7 @@ def lost_nodes(nodes: Sequence[Node], alive: Collection[int]) -> list[cmd.SetNod
 def failovers(
     shards: Sequence[Shard], online: Collection[int], draining: Collection[int] = ()
 ) -> list[cmd.AssignLeader]:
-    """Give each shard whose leader is gone another one."""
+    """Give each shard with one copy its leader when it is there, and none while it is gone."""
     here = {*online, *draining}
     load = _led(shards, here)
     decided: list[cmd.AssignLeader] = []
@@ -168,74 +163,13 @@ def failovers(
     return decided
 
 
-def drains(
-    shards: Sequence[Shard], online: Collection[int], draining: Collection[int]
-) -> list[cmd.AssignLeader]:
-    """Let others lead what a node leads that drains, where others can."""
-    load = _led(shards, online)
-    decided: list[cmd.AssignLeader] = []
-    for shard in shards:
-        able = [node for node in shard.in_sync if node in online]
-        if shard.leader in draining and able:
-            leader = min(able, key=lambda node: (load[node], node))
-            load[leader] += 1
-            decided.append(_assign(shard, leader, shard.in_sync))
-    return decided
-
-
-def balances(
-    shards: Sequence[Shard], online: Collection[int], *, moves_max: int = MOVES_MAX
-) -> list[cmd.AssignLeader]:
-    """Move leaders from nodes that lead many shards to replicas in sync that lead fewer, until no
-    move makes it more even."""
-    load = _led(shards, online)
-    decided: list[cmd.AssignLeader] = []
-    for shard in shards:
-        now = shard.leader
-        able = [node for node in shard.in_sync if node in online]
-        if now is None or now not in online or not able or len(decided) >= moves_max:
-            continue
-        leader = min(able, key=lambda node: (load[node], node))
-        if load[leader] + 1 < load[now]:
-            load[now] -= 1
-            load[leader] += 1
-            decided.append(_assign(shard, leader, shard.in_sync))
-    return decided
-
-
-def replacements(
-    shards: Sequence[Shard],
-    nodes: Collection[int],
-    able: Collection[int],
-    *,
-    moves_max: int = MOVES_MAX,
-) -> list[cmd.AssignLeader]:
-    """Move the replicas of removed nodes to the nodes that hold fewest; they are in sync once they
-    have caught up. A shard without another replica in sync stays as it is: its node may join again
-    with the records."""
-    load = load_of(shards)
-    held = {node: load.replicas.get(node, 0) for node in able}
-    decided: list[cmd.AssignLeader] = []
-    for shard in shards:
-        kept = [node for node in shard.replicas if node in nodes]
-        in_sync = tuple(node for node in shard.in_sync if node in kept)
-        if len(kept) == len(shard.replicas) or not in_sync or len(decided) >= moves_max:
-            continue
-        others = sorted(
-            (node for node in held if node not in kept),
-            key=lambda candidate: (held[candidate], candidate),
-        )
-        taken = others[: len(shard.replicas) - len(kept)]
-        for node in taken:
-            held[node] += 1
-        leader = shard.leader if shard.leader in in_sync else None
-        decided.append(_assign(shard, leader, in_sync, (*kept, *taken)))
-    return decided
-
-
 def last_replicas(shards: Iterable[Shard], node_id: int) -> list[Shard]:
-    """Return the shards whose only replica in sync is on one node."""
-    return [shard for shard in shards if set(shard.in_sync) == {node_id} and shard.status != LOST]
+    """Return the shards of which only one node has every committed record."""
+    return [
+        shard
+        for shard in shards
+        if {*shard.in_sync, *shard.eligible} == {node_id} and shard.status != LOST
+    ]
 
 
 def _led(shards: Iterable[Shard], nodes: Collection[int]) -> Counter[int]:
@@ -248,7 +182,6 @@ def _assign(
     shard: Shard,
     leader: int | None,
     in_sync: tuple[int, ...],
-    replicas: tuple[int, ...] | None = None,
 ) -> cmd.AssignLeader:
     return cmd.AssignLeader(
         topic_id=shard.topic_id,
@@ -256,7 +189,6 @@ def _assign(
         leader=leader,
         epoch=shard.leader_epoch + 1,
         in_sync=in_sync,
-        replicas=replicas,
         expected_revision=shard.revision,
     )
 

@@ -11,7 +11,6 @@ waits for one, as for any other read; see `penstock.meta.client_api.local_reads`
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -46,6 +45,7 @@ from penstock.meta.raft.bootstrap import (
 from penstock.meta.raft.group import RaftGroup
 from penstock.meta.raft.group_handle import GroupHandle
 from penstock.meta.raft.leader_wait import StartWait, await_leaders
+from penstock.meta.raft.liveness import Liveness
 from penstock.meta.raft.load import require_core
 from penstock.meta.raft.membership import (
     MemberGroup,
@@ -108,6 +108,7 @@ class RaftMetaClient(ClusterClient):
         self._peers = parse_peers(place.peers)
         self._transport = transport
         self._watchers_thread_wake = threading.Event()
+        self._on_lost: Final[list[Callable[[int], None]]] = []
         self._is_closing = False
         watchers: Final = Watchers()
         self.node: Final = RaftNode(
@@ -153,7 +154,9 @@ class RaftMetaClient(ClusterClient):
         self._deliverer = threading.Thread(
             target=self._deliver, name="penstock-meta-watch", daemon=True
         )
+        self._liveness: Final = self._build_liveness()
         self._controller: Final = self._build_controller()
+        self._controller.watched = self._liveness.watched
         self._admission: Final = self._build_admission()
         self._start(self._peers)
 
@@ -173,7 +176,7 @@ class RaftMetaClient(ClusterClient):
             find=lambda node: MEMBERS.get(self._metadata.reader, node),
             leader=lambda: self.node.status[0].leader,
             node_id=self._node_id,
-            is_alive=self._controller.is_alive,
+            is_alive=self._is_alive,
             ask=lambda peer: request_peer_status(peer, self._node_id, self._credentials, []),
         )
 
@@ -202,6 +205,34 @@ class RaftMetaClient(ClusterClient):
             token = self._credentials.make_token(node_id, address, replaced)
         return token, unreached(peer.address)
 
+    def _build_liveness(self) -> Liveness:
+        liveness = Liveness(
+            self.node,
+            self._metadata,
+            self._lease,
+            broker_epoch=lambda: self._broker_epoch,
+            register_again=lambda: self._controller.register_again(),  # noqa: PLW0108 - built later
+            probe=self._transport.probe,
+            fence=self._fence,
+        )
+        self.node.on_connection_lost = self._on_connection_lost
+        self.on_registered(lambda _epoch: liveness.beats.beat_now())
+        return liveness
+
+    def _fence(self, commands: Sequence[cmd.SetNodeStatus]) -> None:
+        self._decide(commands)
+        self._controller.wake()
+
+    def _is_alive(self, node_id: int) -> bool:
+        watched = self._liveness.watched()
+        detector = self._liveness.detector
+        return (detector if node_id in watched else self._controller).is_alive(node_id)
+
+    def _on_connection_lost(self, node_id: int) -> None:
+        self._liveness.detector.report_lost_connection(node_id)
+        for on_lost in self._on_lost:
+            on_lost(node_id)
+
     def _build_controller(self) -> ControllerLoop:
         return ControllerLoop(
             self._node_id,
@@ -222,6 +253,7 @@ class RaftMetaClient(ClusterClient):
         self.node.start(self._transport)
         self._deliverer.start()
         self._controller.start()
+        self._liveness.start()
 
     @classmethod
     def open(
@@ -328,7 +360,7 @@ class RaftMetaClient(ClusterClient):
     def watch_connections(self, on_lost: Callable[[int], None]) -> None:
         """Have `on_lost` called with a node's id when a connection from or to it has ended: a hint
         that it may be gone. A network thread calls; it must not be blocked."""
-        self.node.on_connection_lost = on_lost
+        self._on_lost.append(on_lost)
 
     def broker_epoch_of(self, node_id: int) -> int:
         """Return the epoch of a node's registration as this node knows it, 0: none; for this node
@@ -345,9 +377,6 @@ class RaftMetaClient(ClusterClient):
             return ""
         shown = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
         return f"{len(without)} Raft groups have no leader that this node knows: {shown}"
-
-    def lease_left_s(self) -> float:
-        return math.inf
 
     def leads_metadata(self) -> bool:
         """Return whether this node does what only one node of a cluster must do."""
@@ -419,6 +448,7 @@ class RaftMetaClient(ClusterClient):
             return
         self._is_closing = True
         self.node.close()
+        self._liveness.close()
         self._controller.close()
         self._transport.close()
         self._watchers_thread_wake.set()

@@ -32,6 +32,7 @@ from penstock.meta.raft.load import (
     configuration_for_core,
     configuration_of_core,
     load_group,
+    timeout_now,
 )
 from penstock.meta.raft.network.frames import Frame, RaftMessage, SnapshotAnswer, SnapshotChunk
 from penstock.meta.raft.pending_requests import Proposal, Proposals, ReadDone, Reads
@@ -72,6 +73,9 @@ _PROPOSED_SIZE_MAX: Final = 256 << 10
 
 _UNWRITTEN_TICKS_MAX: Final = 20
 """So long at most what is applied stays unwritten."""
+
+_SUCCESSION_TICKS: Final = 4
+"""Between two voters that campaign in place of a leader that is gone."""
 
 _PATIENCE: Final = 4
 """A leader lets its log grow to so many times its limits while a member that lives lags."""
@@ -154,6 +158,10 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._late_messages: list[tuple[int, int, bytes]] = []
         self._committed: list[Committed] = []
         self._is_ready = self._has_more = False
+        self._succession: tuple[int, int] | None = None
+        """A leader that is gone, and after how many ticks this node campaigns."""
+        self.seen_leader = 0
+        """Who led at the last tick; 0: no node. For other threads."""
         self.knows_leader = False
         """As of the last tick. Who hears nothing for an election timeout knows none any more."""
         self._truncation = 0
@@ -166,7 +174,9 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     def tick(self, send: Send) -> None:
         self._hearing.tick()
         self._core.tick()
-        self.knows_leader = self._core.leader() != 0
+        self._succeed(1)
+        self.seen_leader = self._core.leader()
+        self.knows_leader = self.seen_leader != 0
         self._proposals.tick(self._leadership(), is_leader=self._core.is_leader())
         self._reads.tick(self._core.read_index)
         self._receiving.tick()
@@ -199,6 +209,28 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def transfer(self, to: int) -> None:
         self._core.transfer(to)
+
+    def take_over(self, leader: int) -> None:
+        """Campaign soon if `leader` still leads: its process has ended. The voters begin one after
+        the other, for two that begin together may share the votes."""
+        voters = [node for node in self._configuration.voters if node != leader]
+        if self._core.leader() == leader != self._node_id and self._node_id in voters:
+            if self._succession is None:
+                self._succession = (leader, _SUCCESSION_TICKS * voters.index(self._node_id))
+            self._succeed(0)
+
+    def _succeed(self, ticks: int) -> None:
+        if self._succession is None:
+            return
+        leader, left = self._succession
+        if self._core.leader() != leader:
+            self._succession = None
+        elif left <= 0:
+            # As if the leader had asked for it: the others vote although they heard of it recently.
+            self._succession = None
+            self._core.step(timeout_now(self._node_id, leader, self._core.term()))
+        else:
+            self._succession = (leader, left - ticks)
 
     def truncate_log(self) -> None:
         """Drop all entries that are applied, once their effect is on the device."""
@@ -462,6 +494,10 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     @property
     def leader(self) -> int:
         return self._core.leader()
+
+    @property
+    def term(self) -> int:
+        return self._core.term()
 
     @property
     def status(self) -> RaftStatus:

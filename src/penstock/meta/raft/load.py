@@ -146,3 +146,22 @@ def configuration_for_core(configuration: fmt.Configuration) -> CoreConfiguratio
         list(configuration.learners_next),
         configuration.auto_leave,
     )
+
+
+_TIMEOUT_NOW: Final = 14
+
+
+def timeout_now(to: int, sender: int, term: int) -> bytes:
+    """Return the message of Raft by which a leader lets a follower campaign, as the core encodes
+    it: type, to, from, term."""
+    fields = ((1, _TIMEOUT_NOW), (2, to), (3, sender), (4, term))
+    return b"".join(_varint(number << 3) + _varint(value) for number, value in fields)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

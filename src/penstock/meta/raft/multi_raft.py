@@ -10,6 +10,7 @@ on without it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import BadRequestError, ClosedError, StoreError
@@ -41,6 +42,7 @@ class _Member(Protocol):
     def finish(self, send: Send, *, is_synced: bool) -> None: ...
     def report_unreachable(self, node: int) -> None: ...
     def transfer(self, to: int) -> None: ...
+    def take_over(self, leader: int) -> None: ...
     def refuse(self, error: StoreError) -> None: ...
     def campaign(self) -> None: ...
     @property
@@ -136,6 +138,11 @@ class MultiRaft:
                 _log.warning("frame_refused", sender=sender, reason=str(error))
 
         self._guard(step)
+
+    def take_over(self, leader: int) -> None:
+        """Campaign soon in the groups that `leader` leads, whose process has ended."""
+        for group in self._groups.values():
+            self._guard(partial(group.take_over, leader))
 
     def report_unreachable(self, node: int) -> None:
         for group in self._groups.values():

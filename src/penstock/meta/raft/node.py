@@ -24,7 +24,13 @@ from penstock.meta.raft.group_handle import GroupHandle
 from penstock.meta.raft.load import RaftTiming
 from penstock.meta.raft.multi_raft import MultiRaft
 from penstock.meta.raft.network.credentials import Credentials
-from penstock.meta.raft.network.frames import Frame, decode_frame, encode_frame
+from penstock.meta.raft.network.frames import (
+    Beat,
+    BeatAnswer,
+    Frame,
+    decode_incoming,
+    encode_frame,
+)
 from penstock.meta.raft.network.handshake import Opener, cluster_tag
 from penstock.meta.raft.network.messages import (
     FRAME_VERSION,
@@ -109,6 +115,8 @@ class RaftNode:
         """Returns the epoch of a node's registration; of this node only the one since its start."""
         self.on_connection_lost: Callable[[int], None] = lambda _node: None
         """Called on a network thread when a connection from or to a node has ended."""
+        self.on_beat: Callable[[int, Beat | BeatAnswer], None] = lambda _sender, _frame: None
+        """Takes heartbeats, on a network thread."""
         self._thread = threading.Thread(target=self._run, name="penstock-meta-raft", daemon=True)
 
     def add_group(
@@ -253,11 +261,23 @@ class RaftNode:
         return self.on_join(join), self._credentials.stored.key
 
     def receive(self, sender: int, data: bytes) -> None:
-        frame = decode_frame(data)
+        frame = decode_incoming(data)
+        if isinstance(frame, Beat | BeatAnswer):
+            self.on_beat(sender, frame)
+            return
         self.post(partial(self._multi.receive, sender, frame), size=len(data))
 
     def unreachable(self, node: int) -> None:
         self.post(partial(self._multi.report_unreachable, node))
+
+    def send_beat(self, to: int, frame: Beat | BeatAnswer) -> None:
+        """Send a heartbeat, or its answer; any thread may call."""
+        if self._transport is not None:
+            self._transport.send(to, encode_frame(frame))
+
+    def take_over(self, leader: int) -> None:
+        """Campaign in all groups that a node leads which is gone; any thread may call."""
+        self.post(partial(self._multi.take_over, leader))
 
     # -- the driver's thread ----------------------------------------------------------------------
 

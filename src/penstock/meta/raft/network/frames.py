@@ -45,20 +45,47 @@ class SnapshotAnswer(Struct, frozen=True, array_like=True, tag=3):
     """Number of the chunk that is wanted next; -1: begin again, or not at all."""
 
 
+class Beat(Struct, frozen=True, array_like=True, tag=4):
+    """A heartbeat of a member to the leader of the metadata. Only for nodes with the role
+    `replication`: older ones do not know it."""
+
+    broker_epoch: int
+    sent_at: int
+    """When it was sent, by a clock of the sender; the answer repeats it."""
+
+
+class BeatAnswer(Struct, frozen=True, array_like=True, tag=5):
+    broker_epoch: int
+    sent_at: int
+    is_granted: bool
+    """False: the node is fenced, or not registered under this epoch."""
+
+
 Frame = RaftMessage | SnapshotChunk | SnapshotAnswer
 
 _encoder: Final = Encoder()
 _frame_decoder: Final = Decoder(Frame)
+_incoming_decoder: Final = Decoder(Frame | Beat | BeatAnswer)
 _rows_decoder: Final = Decoder(Rows)
 
 
-def encode_frame(frame: Frame) -> bytes:
+def encode_frame(frame: Frame | Beat | BeatAnswer) -> bytes:
     return _encoder.encode(frame)
 
 
 def decode_frame(data: bytes) -> Frame:
+    """Decode a frame of a group."""
     try:
         frame: Frame = _frame_decoder.decode(data)
+    except MsgspecError as error:
+        raise BadRequestError(f"no frame of this protocol: {error}") from error
+    return frame
+
+
+def decode_incoming(data: bytes) -> Frame | Beat | BeatAnswer:
+    """Decode whatever another node sent."""
+    try:
+        frame: Frame | Beat | BeatAnswer = _incoming_decoder.decode(data)
     except MsgspecError as error:
         raise BadRequestError(f"no frame of this protocol: {error}") from error
     return frame

@@ -1,0 +1,181 @@
+"""`FailureDetector`: notices that members are gone, and acts at once.
+
+Two signs count. A connection that ended is a hint: when the port of the node then refuses another
+one, its process has ended, and it is fenced without a wait. Silence for a whole session is the
+other: a partition, a stopped process, a machine that is gone.
+
+Only the node that leads the metadata fences. When its own connection to that leader ends, and the
+leader's port refuses, a follower campaigns: those with greater numbers wait, each a little longer.
+
+A node that has begun to lead, or was itself stopped for a while, waits for a whole session before
+it takes silence for an end: it may have missed what it should have heard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, Protocol
+
+from penstock.errors import StoreError
+from penstock.meta.client_api.broker_lease import SESSION_MS
+from penstock.meta.raft.status import RaftStatus
+from penstock.meta.state.constants import OFFLINE
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.model import Node
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
+
+_log: Final = get_logger(__name__)
+
+CHECK_SECONDS: Final = 0.1
+GAP_SECONDS: Final = 1.0
+"""A node whose checks are so far apart was stopped meanwhile."""
+SESSION_SECONDS: Final = SESSION_MS / 1_000
+
+Probe = Literal["up", "refused", "silent"]
+
+
+class Sessions(Protocol):
+    """What the leader heard of the members; see `Heartbeats`."""
+
+    def begin_leading(self, *, is_new_term: bool) -> None: ...
+    def silent_s(self, node_id: int, since: float) -> float: ...
+    def refuse_leases(self, node_id: int, broker_epoch: int) -> None: ...
+    def is_refused(self, node_id: int, broker_epoch: int) -> bool: ...
+
+
+class FailureDetector:
+    """`start`, `report_lost_connection`; `close` at the end. Works on a thread of its own."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        clock: Clock,
+        sessions: Sessions,
+        status: Callable[[], RaftStatus],
+        watched: Callable[[], Mapping[int, Node]],
+        probe: Callable[[int], Probe],
+        fence: Callable[[Sequence[cmd.SetNodeStatus]], None],
+        take_over: Callable[[int], None],
+    ) -> None:
+        """`watched` returns the nodes that send heartbeats, `take_over` campaigns in place of a
+        leader that is gone."""
+        self._node_id: Final = node_id
+        self._clock: Final = clock
+        self._sessions: Final = sessions
+        self._status: Final = status
+        self._watched: Final = watched
+        self._probe: Final = probe
+        self._fence: Final = fence
+        self._take_over: Final = take_over
+        self._hints: dict[int, float] = {}
+        """Nodes to which a connection ended, and when."""
+        self._lock: Final = threading.Lock()
+        self._leads_since: float | None = None
+        self._term = -1
+        """That of the last lead."""
+        self._checked_at = clock.monotonic()
+        self._is_closing = False
+        self._wake: Final = threading.Event()
+        self._thread: Final = threading.Thread(
+            target=self._run, name="penstock-detector", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def report_lost_connection(self, node_id: int) -> None:
+        """Look at a node as soon as possible: a connection from or to it has ended."""
+        with self._lock:
+            self._hints[node_id] = self._clock.monotonic()
+        self._wake.set()
+
+    def is_alive(self, node_id: int) -> bool:
+        """Return whether a node was heard of within a session; True while this node, which leads,
+        does not know."""
+        since = self._leads_since
+        return since is None or self._sessions.silent_s(node_id, since) < SESSION_SECONDS
+
+    def _run(self) -> None:
+        while True:
+            self._clock.wait(self._wake, CHECK_SECONDS)
+            self._wake.clear()
+            if self._is_closing:
+                return
+            try:
+                self.check()
+            except StoreError as error:
+                # Without a majority nothing can be decided; the next check tries again.
+                _log.debug("failure_check_failed", reason=str(error))
+
+    def check(self) -> None:
+        """Look once, and act."""
+        status = self._status()
+        self._note_lead(status)
+        refusing = self._refusing(status.leader)
+        if self._leads_since is None:
+            if status.leader in refusing:
+                _log.warning("metadata_leader_gone", node=status.leader)
+                self._take_over(status.leader)
+            return
+        lost = [
+            node
+            for node in self._watched().values()
+            if node.node_id != self._node_id and self._is_lost(node, self._leads_since, refusing)
+        ]
+        if lost:
+            self._fence_all(lost)
+
+    def _note_lead(self, status: RaftStatus) -> None:
+        now = self._clock.monotonic()
+        was_stopped = now - self._checked_at > GAP_SECONDS
+        self._checked_at = now
+        if status.role != "leader":
+            self._leads_since = None
+        elif self._leads_since is None or was_stopped or status.term != self._term:
+            self._leads_since = now
+            self._sessions.begin_leading(is_new_term=status.term != self._term)
+            self._term = status.term
+
+    def _refusing(self, leader: int) -> set[int]:
+        """Return the nodes among the hints whose port refuses connections. As a follower, look at
+        the leader alone; the hints of others stay, for the case that this node leads soon."""
+        now = self._clock.monotonic()
+        with self._lock:
+            self._hints = {
+                node: at for node, at in self._hints.items() if now - at <= SESSION_SECONDS
+            }
+            asked = [
+                node for node in self._hints if self._leads_since is not None or node == leader
+            ]
+        refusing: set[int] = set()
+        for node in asked:
+            if self._probe(node) == "refused":
+                refusing.add(node)
+            else:
+                with self._lock:
+                    self._hints.pop(node, None)
+        return refusing
+
+    def _is_lost(self, node: Node, since: float, refusing: set[int]) -> bool:
+        if node.status == OFFLINE:
+            return False
+        return (
+            node.node_id in refusing
+            or self._sessions.is_refused(node.node_id, node.epoch)
+            or self._sessions.silent_s(node.node_id, since) >= SESSION_SECONDS
+        )
+
+    def _fence_all(self, lost: Sequence[Node]) -> None:
+        for node in lost:
+            self._sessions.refuse_leases(node.node_id, node.epoch)
+        _log.warning("nodes_lost", nodes=", ".join(str(node.node_id) for node in lost))
+        self._fence([cmd.SetNodeStatus(node.node_id, OFFLINE, node.epoch) for node in lost])

@@ -1,0 +1,181 @@
+"""Heartbeats between the members of the groups, and the lease that they carry.
+
+Each member sends a heartbeat to the leader of the group `metadata` every `BEAT_MS`; the leader
+answers after a majority has confirmed, since the heartbeat came, that it leads. They are not
+logged. An answer grants the lease of `penstock.meta.client_api.broker_lease`.
+
+    member   every 250 ms: Beat ──▶  leader   note it; confirm the lead with a majority
+    member   lease, from the moment at which it sent ◀── BeatAnswer
+
+The thread that sends does nothing else: a slow disk or a busy event loop does not keep it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from penstock.meta.client_api.broker_lease import BEAT_MS, BrokerLease
+from penstock.meta.raft.network.frames import Beat, BeatAnswer
+from penstock.platform.clock import Clock
+
+
+class BeatingNode(Protocol):
+    """The node, as its heartbeats use it. Any thread may call."""
+
+    @property
+    def broker_epoch(self) -> int | None: ...
+
+    def metadata_leader(self) -> int:
+        """Return who leads the metadata as far as this node knows; 0: no node."""
+        ...
+
+    def takes_beats(self, node_id: int) -> bool:
+        """Return whether a node runs a release that knows heartbeats."""
+        ...
+
+    def epoch_of(self, node_id: int) -> int | None:
+        """Return the broker epoch of a node that is registered and not fenced."""
+        ...
+
+    def confirm_lead(self, done: Callable[[bool], None]) -> None:
+        """Call `done` with whether a majority has confirmed, after this call, that this node leads
+        the metadata. Another thread may call it."""
+        ...
+
+    def send_beat(self, to: int, frame: Beat | BeatAnswer) -> None: ...
+
+    def register_again(self) -> None: ...
+
+
+class Heartbeats:
+    """`start`, `receive`; `close` at the end."""
+
+    def __init__(
+        self, node_id: int, node: BeatingNode, lease: BrokerLease, *, clock: Clock
+    ) -> None:
+        self._node_id: Final = node_id
+        self._node: Final = node
+        self._lease: Final = lease
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._heard: dict[int, float] = {}
+        """When the last heartbeat of each node came, on the monotonic clock."""
+        self._fencing: dict[int, int] = {}
+        """Nodes that this one has decided to fence, with their broker epochs: they get no lease
+        any more, whatever becomes of the decision."""
+        self._waiting: list[tuple[int, Beat]] = []
+        """Heartbeats that came since the last confirmation began."""
+        self._is_confirming = False
+        self._closing: Final = threading.Event()
+        self._wake: Final = threading.Event()
+        self._thread: Final = threading.Thread(
+            target=self._run, name="penstock-meta-beat", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def beat_now(self) -> None:
+        """Send a heartbeat before the next one is due."""
+        self._wake.set()
+
+    # The member
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._beat()
+            self._clock.wait(self._wake, BEAT_MS / 1_000)
+            self._wake.clear()
+
+    def _beat(self) -> None:
+        epoch, leader = self._node.broker_epoch, self._node.metadata_leader()
+        if epoch is None or not leader:
+            return
+        beat = Beat(epoch, self._lease.sent_at())
+        if leader == self._node_id:
+            self.receive(self._node_id, beat)
+        elif self._node.takes_beats(leader):
+            self._node.send_beat(leader, beat)
+
+    def receive(self, sender: int, frame: Beat | BeatAnswer) -> None:
+        """Take what another member sent, on the network's thread."""
+        if isinstance(frame, BeatAnswer):
+            self._receive_answer(frame)
+            return
+        with self._lock:
+            self._heard[sender] = self._clock.monotonic()
+            self._waiting.append((sender, frame))
+            must_confirm = not self._is_confirming
+            self._is_confirming = True
+        if must_confirm:
+            self._confirm()
+
+    def _receive_answer(self, answer: BeatAnswer) -> None:
+        if answer.broker_epoch != self._node.broker_epoch:
+            return  # of a registration before
+        if answer.is_granted:
+            self._lease.grant(answer.sent_at)
+        else:
+            self._node.register_again()
+
+    # The leader
+
+    def _confirm(self) -> None:
+        with self._lock:
+            beats, self._waiting = self._waiting, []
+        self._node.confirm_lead(lambda leads: self._confirmed(beats, leads=leads))
+
+    def _confirmed(self, beats: list[tuple[int, Beat]], *, leads: bool) -> None:
+        if leads:
+            for sender, beat in beats:
+                self._answer(sender, beat)
+        with self._lock:
+            self._is_confirming = bool(self._waiting)
+            if not self._is_confirming:
+                return
+        self._confirm()
+
+    def _answer(self, sender: int, beat: Beat) -> None:
+        with self._lock:
+            is_granted = (
+                beat.broker_epoch == self._node.epoch_of(sender)
+                and self._fencing.get(sender) != beat.broker_epoch
+            )
+        answer = BeatAnswer(beat.broker_epoch, beat.sent_at, is_granted=is_granted)
+        if sender == self._node_id:
+            self._receive_answer(answer)
+        else:
+            self._node.send_beat(sender, answer)
+
+    # The controller
+
+    def begin_leading(self, *, is_new_term: bool) -> None:
+        """Count every node as heard of now: another leader may have granted leases just before.
+        What was decided in a term before is in effect, or void, before this one confirms any."""
+        with self._lock:
+            self._heard.clear()
+            if is_new_term:
+                self._fencing.clear()
+
+    def silent_s(self, node_id: int, since: float) -> float:
+        """Return for how long a node was silent, at most since the moment `since`."""
+        with self._lock:
+            heard = max(since, self._heard.get(node_id, since))
+        return self._clock.monotonic() - heard
+
+    def refuse_leases(self, node_id: int, broker_epoch: int) -> None:
+        """Grant a node no lease any more under this broker epoch: it is being fenced."""
+        with self._lock:
+            self._fencing[node_id] = broker_epoch
+
+    def is_refused(self, node_id: int, broker_epoch: int) -> bool:
+        with self._lock:
+            return self._fencing.get(node_id) == broker_epoch

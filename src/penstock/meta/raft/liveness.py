@@ -1,0 +1,109 @@
+"""`Liveness`: the heartbeats and the failure detector of one member, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from penstock.errors import StoreError
+from penstock.meta.client_api.broker_lease import BrokerLease
+from penstock.meta.controller.failure_detector import FailureDetector, Probe
+from penstock.meta.raft.group_handle import GroupHandle
+from penstock.meta.raft.heartbeats import Heartbeats
+from penstock.meta.raft.network.frames import Beat, BeatAnswer
+from penstock.meta.raft.node import RaftNode
+from penstock.meta.state.constants import OFFLINE, REPLICATION_ROLE
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.rows import NODES
+from penstock.meta.state.model import Node
+
+
+class Liveness:
+    """`start`, `close`; implements `BeatingNode` over the group `metadata`."""
+
+    def __init__(
+        self,
+        node: RaftNode,
+        metadata: GroupHandle[cmd.Request, cmd.Answer],
+        lease: BrokerLease,
+        *,
+        broker_epoch: Callable[[], int | None],
+        register_again: Callable[[], None],
+        probe: Callable[[int], Probe],
+        fence: Callable[[Sequence[cmd.SetNodeStatus]], None],
+    ) -> None:
+        self._node: Final = node
+        self._metadata: Final = metadata
+        self._broker_epoch: Final = broker_epoch
+        self._register_again: Final = register_again
+        node_id = node.identity.node_id
+        self.beats: Final = Heartbeats(node_id, self, lease, clock=node.clock)
+        self.detector: Final = FailureDetector(
+            node_id,
+            clock=node.clock,
+            sessions=self.beats,
+            status=lambda: node.status[0],
+            watched=self.watched,
+            probe=probe,
+            fence=fence,
+            take_over=node.take_over,
+        )
+        node.on_beat = self.beats.receive
+
+    def start(self) -> None:
+        self.beats.start()
+        self.detector.start()
+
+    def close(self) -> None:
+        self.detector.close()
+        self.beats.close()
+
+    def watched(self) -> dict[int, Node]:
+        """Return the members that send heartbeats here while this node leads."""
+        configuration = self._metadata.configuration
+        members = {*configuration.voters, *configuration.learners}
+        return {
+            node.node_id: node
+            for node in NODES.scan(self._metadata.local)
+            if node.node_id in members and REPLICATION_ROLE in node.roles
+        }
+
+    # What the heartbeats ask
+
+    @property
+    def broker_epoch(self) -> int | None:
+        return self._broker_epoch()
+
+    def metadata_leader(self) -> int:
+        return self._metadata.group.seen_leader
+
+    def takes_beats(self, node_id: int) -> bool:
+        known = NODES.get(self._metadata.local, node_id)
+        return known is not None and REPLICATION_ROLE in known.roles
+
+    def epoch_of(self, node_id: int) -> int | None:
+        known = NODES.get(self._metadata.local, node_id)
+        return None if known is None or known.status == OFFLINE else known.epoch
+
+    def confirm_lead(self, done: Callable[[bool], None]) -> None:
+        self._node.post(partial(self._confirm_lead, done), lambda _error: done(False))
+
+    def _confirm_lead(self, done: Callable[[bool], None]) -> None:
+        group = self._metadata.group
+        term = group.term
+        if not group.is_leader:
+            done(False)
+            return
+
+        def confirmed(error: StoreError | None) -> None:
+            # Another leader may have confirmed the read.
+            done(error is None and group.is_leader and group.term == term)
+
+        group.read(confirmed)
+
+    def send_beat(self, to: int, frame: Beat | BeatAnswer) -> None:
+        self._node.send_beat(to, frame)
+
+    def register_again(self) -> None:
+        self._register_again()

@@ -1,0 +1,119 @@
+"""Heartbeats: who gets a lease, from when on, and who does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.meta.client_api.broker_lease import LEASE_MS, BrokerLease
+from penstock.meta.raft.heartbeats import Heartbeats
+from penstock.meta.raft.network.frames import Beat, BeatAnswer
+from penstock.testing import ManualClock
+
+
+class Node:
+    """A member whose confirmations the test holds back."""
+
+    def __init__(self, node_id: int = 1) -> None:
+        self.clock = ManualClock()
+        self.lease = BrokerLease(self.clock)
+        self.broker_epoch: int | None = 10
+        self.epochs: dict[int, int] = {1: 10, 2: 20}
+        self.leader = 1
+        self.sent: list[tuple[int, Beat | BeatAnswer]] = []
+        self.confirmations: list[Callable[[bool], None]] = []
+        self.registrations = 0
+        self.beats = Heartbeats(node_id, self, self.lease, clock=self.clock)
+
+    def metadata_leader(self) -> int:
+        return self.leader
+
+    def takes_beats(self, node_id: int) -> bool:
+        return node_id != 9
+
+    def epoch_of(self, node_id: int) -> int | None:
+        return self.epochs.get(node_id)
+
+    def confirm_lead(self, done: Callable[[bool], None]) -> None:
+        self.confirmations.append(done)
+
+    def send_beat(self, to: int, frame: Beat | BeatAnswer) -> None:
+        self.sent.append((to, frame))
+
+    def register_again(self) -> None:
+        self.registrations += 1
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_a_heartbeat_is_answered_when_a_majority_has_confirmed_the_lead(node: Node) -> None:
+    node.beats.receive(2, Beat(20, 111))
+    assert node.sent == []
+    node.confirmations.pop()(True)
+    assert node.sent == [(2, BeatAnswer(20, 111, is_granted=True))]
+
+
+def test_a_leader_without_a_majority_answers_nothing(node: Node) -> None:
+    node.beats.receive(2, Beat(20, 111))
+    node.confirmations.pop()(False)
+    assert node.sent == []
+
+
+def test_a_heartbeat_needs_a_confirmation_that_began_after_it(node: Node) -> None:
+    node.beats.receive(2, Beat(20, 111))
+    node.beats.receive(2, Beat(20, 222))
+    node.confirmations.pop()(True)
+    assert node.sent == [(2, BeatAnswer(20, 111, is_granted=True))]
+    node.confirmations.pop()(True)
+    assert node.sent[-1] == (2, BeatAnswer(20, 222, is_granted=True))
+    assert node.confirmations == []
+
+
+@pytest.mark.parametrize("epoch", [19, 21])
+def test_another_broker_epoch_gets_no_lease(node: Node, epoch: int) -> None:
+    node.beats.receive(2, Beat(epoch, 111))
+    node.confirmations.pop()(True)
+    assert node.sent == [(2, BeatAnswer(epoch, 111, is_granted=False))]
+
+
+def test_a_fenced_node_gets_no_lease(node: Node) -> None:
+    del node.epochs[2]
+    node.beats.receive(2, Beat(20, 111))
+    node.confirmations.pop()(True)
+    assert node.sent == [(2, BeatAnswer(20, 111, is_granted=False))]
+
+
+def test_a_node_that_is_being_fenced_gets_no_lease(node: Node) -> None:
+    node.beats.refuse_leases(2, 20)
+    node.beats.receive(2, Beat(20, 111))
+    node.confirmations.pop()(True)
+    assert node.sent == [(2, BeatAnswer(20, 111, is_granted=False))]
+    node.epochs[2] = 21
+    node.beats.receive(2, Beat(21, 222))
+    node.confirmations.pop()(True)
+    assert node.sent[-1] == (2, BeatAnswer(21, 222, is_granted=True)), "it registered again"
+
+
+def test_the_lease_counts_from_the_moment_of_sending(node: Node) -> None:
+    sent_at = node.lease.sent_at()
+    node.clock.advance(milliseconds=1_500)
+    node.beats.receive(2, BeatAnswer(10, sent_at, is_granted=True))
+    assert node.lease.left_s() == (LEASE_MS - 1_500) / 1_000
+    node.clock.advance(milliseconds=500)
+    assert node.lease.left_s() == 0
+    node.beats.receive(2, BeatAnswer(10, sent_at, is_granted=True))
+    assert node.lease.left_s() == 0, "a late answer revives nothing"
+
+
+def test_an_answer_to_a_registration_before_grants_nothing(node: Node) -> None:
+    node.beats.receive(2, BeatAnswer(9, node.lease.sent_at(), is_granted=True))
+    assert node.lease.left_s() == 0
+
+
+def test_a_refused_node_registers_again(node: Node) -> None:
+    node.beats.receive(2, BeatAnswer(10, 111, is_granted=False))
+    assert node.registrations == 1
