@@ -17,7 +17,7 @@ use crate::errors::{poisoned, Refusal};
 use crate::extract::{int64, take_producer, take_record, take_tag_header, Bound64, Columns, Many};
 use crate::message::Message;
 use crate::python::{damage_or_none, text, Encoded, Reserved};
-use crate::queue::{Admission, Kind};
+use crate::queue::{Admission, Kind, GAP_MAX};
 use crate::replay::{replay, Request};
 use crate::state::State;
 
@@ -332,6 +332,38 @@ impl Appender {
                 )));
             }
             queue.truncate(next_offset, next_unit);
+            Ok(())
+        })
+    }
+
+    fn restart_queue(
+        &self,
+        py: Python<'_>,
+        handle: i64,
+        next_offset: i64,
+        next_unit: i64,
+    ) -> PyResult<()> {
+        self.ask(py, |state| {
+            if next_offset < 0 || next_unit < 0 {
+                return Err(Refusal::bad("a queue starts at offset and unit 0 or later"));
+            }
+            state.queue(handle)?.restart(next_offset, next_unit);
+            Ok(())
+        })
+    }
+
+    fn skip_offsets(&self, py: Python<'_>, handle: i64, until: i64) -> PyResult<()> {
+        self.ask(py, |state| {
+            let queue = state.queue(handle)?;
+            if !(0..=GAP_MAX).contains(&until.saturating_sub(queue.next_offset)) {
+                return Err(Refusal::bad(format!(
+                    "shard '{}' ends at offset {}, it cannot go on at {until}",
+                    queue.shard(),
+                    queue.next_offset
+                )));
+            }
+            queue.skip_to(until);
+            state.list(usize::try_from(handle).unwrap_or(usize::MAX));
             Ok(())
         })
     }

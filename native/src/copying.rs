@@ -1,7 +1,8 @@
 //! Appends records that another log holds: only their positions change.
 //!
 //! The checksum follows the position by linearity and is never computed anew over bytes that were
-//! not verified against the old one.
+//! not verified against the old one. Their store timestamps are of another node's clock: they do
+//! not move the clock of this log.
 
 use crate::bytes::put;
 use crate::dispatch::index_hashes;
@@ -71,7 +72,6 @@ impl State {
         queue.add_record(record, found, position);
         let hashes = index_hashes(Some(queue), record, found);
         self.index.add(&hashes, position, record.store_ms);
-        self.last_store_ms = self.last_store_ms.max(record.store_ms);
         self.list(handle);
     }
 }

@@ -182,6 +182,25 @@ impl Queue {
         }
     }
 
+    /// Leave the offsets before `offset` without a record.
+    pub fn skip_to(&mut self, offset: i64) {
+        match self.kind {
+            Kind::Simple => self.push_pre_blanks(offset),
+            Kind::Batch => self.leap(offset),
+        }
+    }
+
+    /// Forget everything; go on at `next_offset`, whose unit is `next_unit`.
+    pub fn restart(&mut self, next_offset: i64, next_unit: i64) {
+        self.clear_units();
+        self.blocks.clear();
+        self.hidden.clear();
+        self.block_max = BLOCK_MAX_NONE;
+        self.next_offset = next_offset;
+        self.next_unit = next_unit;
+        self.epoch = -1;
+    }
+
     /// Move the end of a batch queue over offsets that no record has.
     fn leap(&mut self, offset: i64) {
         if offset > self.next_offset {

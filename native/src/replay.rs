@@ -14,6 +14,8 @@ use crate::state::State;
 pub const DAMAGED: i64 = 1;
 pub const NO_INDEX_ROOM: i64 = 2;
 pub const TRUNCATE_BATCH_QUEUE: i64 = 3;
+/// A record is further ahead of its queue than a gap may be: the queue may begin anew there.
+pub const LEAP: i64 = 4;
 
 /// What to replay, and how.
 pub struct Request<'a> {
@@ -249,7 +251,8 @@ impl<'a> Run<'a> {
         };
         let gap = offset - queue.next_offset;
         if gap > GAP_MAX {
-            return Err(Stop::Damage(position, "the offset leaps too far"));
+            self.specials.push((position, handle as i64));
+            return Err(Stop::Status(LEAP));
         }
         if gap > 0 && queue.kind == Kind::Simple {
             queue.push_pre_blanks(offset);

@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::bytes::{extend, i16_at, i32_at, i64_at, View};
 use crate::codec::maybe_detached;
-use crate::copying::move_record;
+use crate::copying::{group_size, move_record};
 use crate::entry::{Arena, Entry};
 use crate::errors::Refusal;
 use crate::extract::Bound64;
@@ -53,59 +53,83 @@ struct Copied {
     damage: Option<(i64, Reason)>,
 }
 
-fn copy(
-    file: &LogFile<'_>,
-    units: &[u8],
-    kind: Kind,
+/// What of a shard is copied, and how much of it.
+struct Span<'a> {
     offset: i64,
-    deleted: &[(i64, i64)],
-    max_size: i64,
-) -> Copied {
-    let max_size = usize::try_from(max_size).unwrap_or(0);
+    deleted: &'a [(i64, i64)],
+    max_size: usize,
+    /// A group is copied whole or not at all; it may exceed `max_size` where it comes first.
+    whole_groups: bool,
+}
+
+fn copy(file: &LogFile<'_>, units: &[u8], kind: Kind, span: &Span<'_>) -> Copied {
     let size: usize = units
         .chunks_exact(kind.unit_size())
         .map(|unit| usize::try_from(i32_at(unit, 8).unwrap_or(0)).unwrap_or(0))
         .fold(0, usize::saturating_add);
     let mut done = Copied {
-        data: Vec::with_capacity(size.min(max_size).min(file.log.len())),
-        next_offset: offset,
+        data: Vec::with_capacity(size.min(span.max_size).min(file.log.len())),
+        next_offset: span.offset,
         damage: None,
     };
+    // Where the last group began and ends, in bytes of `data`, and its first offset.
+    let (mut group_start, mut group_end, mut group_offset) = (0, 0, span.offset);
     for unit in units.chunks_exact(kind.unit_size()) {
         let Some(row) = row_of(unit, kind, done.next_offset) else {
-            return done;
+            break;
         };
-        if are_deleted(deleted, row.first.max(offset), row.end) {
+        if are_deleted(span.deleted, row.first.max(span.offset), row.end) {
             done.next_offset = done.next_offset.max(row.end);
             continue;
         }
         let Some(index) = file.index(row.position) else {
-            return done;
+            break;
         };
         match file.record(index, row.position, row.size) {
             Ok(record) if record.queue_offset == row.first => {
-                if !done.data.is_empty() && done.data.len() + record.data.len() > max_size {
-                    return done;
+                let copied = done.data.len();
+                if copied >= group_end {
+                    let size = if span.whole_groups { size_of_group(&record) } else { None };
+                    let size = size.unwrap_or(record.data.len());
+                    if copied > 0 && copied.saturating_add(size) > span.max_size {
+                        break;
+                    }
+                    (group_start, group_offset) = (copied, done.next_offset);
+                    group_end = copied.saturating_add(size);
                 }
                 extend(&mut done.data, record.data);
             }
             Ok(_) => {
                 done.damage = Some((row.position, "unit and record do not agree on the offset"));
-                return done;
+                break;
             }
             Err(reason) => {
                 done.damage = Some((row.position, reason));
-                return done;
+                break;
             }
         }
         done.next_offset = row.end;
     }
+    if done.data.len() < group_end {
+        done.data.truncate(group_start);
+        done.next_offset = group_offset;
+    }
     done
+}
+
+/// The bytes of the group that a record begins.
+fn size_of_group(record: &Record<'_>) -> Option<usize> {
+    let found = Properties::parse(record.properties);
+    if !found.has_group() {
+        return None;
+    }
+    group_size(&found).filter(|size| *size >= record.data.len())
 }
 
 #[pyfunction]
 #[pyo3(signature = (
-    log, base, units, kind, offset, topic, queue_id, deleted, max_size, strict = false
+    log, base, units, kind, offset, topic, queue_id, deleted, max_size, strict = false,
+    whole_groups = false
 ))]
 #[allow(clippy::too_many_arguments)]
 pub fn copy_records<'py>(
@@ -120,6 +144,7 @@ pub fn copy_records<'py>(
     deleted: &Bound<'py, PyAny>,
     max_size: Bound64,
     strict: bool,
+    whole_groups: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let kind = kind_of(py, kind)?;
     let (log, units) = (View::readable(log)?, View::readable(units)?);
@@ -127,8 +152,9 @@ pub fn copy_records<'py>(
     let deleted = take_ranges(deleted)?;
     let file = LogFile { log: log.bytes(), base, topic: topic.bytes(), queue_id, strict };
     let units = units.bytes();
-    let done =
-        maybe_detached(py, usize::MAX, || copy(&file, units, kind, offset, &deleted, max_size.0));
+    let max_size = usize::try_from(max_size.0).unwrap_or(0);
+    let span = Span { offset, deleted: &deleted, max_size, whole_groups };
+    let done = maybe_detached(py, usize::MAX, || copy(&file, units, kind, &span));
     let data = PyBytes::new(py, &done.data);
     (data, done.next_offset, damage_or_none(py, done.damage)?).into_pyobject(py)
 }

@@ -56,6 +56,14 @@ def test_copied_records_differ_in_their_position_only(
     assert copy.appender.last_store_timestamp_ms == NOW + 100
 
 
+def test_the_clock_of_another_node_does_not_move_that_of_this_log(core: Core) -> None:
+    leader = Workbench(core)
+    leader.appender.append(leader.handle, Record(value=b"a"), NOW + 1_000_000, 0)
+    copy = follower(core)
+    copy.appender.append_encoded(copy.handle, leader.log[: leader.appender.end])
+    assert copy.appender.last_store_timestamp_ms == NOW + 100
+
+
 def test_batches_are_copied_with_all_their_offsets(core: Core) -> None:
     leader = Workbench(core, kind=KIND_BATCH)
     append_kafka(leader, [Record(value=b"a"), Record(value=b"b")])

@@ -13,6 +13,7 @@ from tests.codec.workbench import HOST, NOW, Rebuilt, Workbench
 from penstock.codec.codes import (
     REPLAY_DAMAGE,
     REPLAY_DONE,
+    REPLAY_LEAP,
     REPLAY_NO_INDEX_ROOM,
     REPLAY_TRUNCATE_BATCH_QUEUE,
 )
@@ -145,17 +146,19 @@ def test_a_gap_in_a_known_queue_is_filled_with_pre_blanks(core: Core) -> None:
     assert appender.next_offset(handle) == 4
 
 
-def test_a_gap_that_makes_no_sense_is_damage(core: Core) -> None:
+def test_a_leap_ends_the_replay_before_the_record(core: Core) -> None:
     for kind in (KIND_SIMPLE, KIND_BATCH):
         inner = (("INNER_NUM", "1"), ("INNER_BASE", str(GAP_MAX + 1)))
         far = replace(PLAIN, queue_offset=GAP_MAX + 1, properties=inner)
         log = log_of(core, far)
         appender = fresh(core)
         handle = appender.add_queue("orders", 0, kind, 0, 0)
-        position, records, status, damage, _ = appender.replay(log, 0, 0, len(log), False, "")
-        assert (position, records, status) == (0, 0, REPLAY_DAMAGE)
-        assert damage is not None
+        replayed = appender.replay(log, 0, 0, len(log), False, "")
+        assert replayed == (0, 0, REPLAY_LEAP, None, [(0, handle)])
         assert appender.next_offset(handle) == 0
+        appender.remove_queue(handle)
+        assert appender.replay(log, 0, 0, len(log), False, "")[1:3] == (1, REPLAY_DONE)
+        assert appender.queues()[0][4] == GAP_MAX + 2
 
 
 @pytest.mark.parametrize("offset", [-1, (1 << 63) - 1])

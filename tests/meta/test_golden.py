@@ -2,8 +2,9 @@
 
 None of these is ever regenerated: `v1.txt`, `v2.txt` (topics with a size and age of their
 segments), `v3.txt` (with rules for compaction, and a header that gives tags), `v4.txt` (with when
-and in which pieces a topic goes to its tier), `v5.txt` (with settings of Kafka's own). A new field
-is appended with a default, and the bytes below still decode to the same values.
+and in which pieces a topic goes to its tier), `v5.txt` (with settings of Kafka's own), `v6.txt`
+(shards with several replicas, and what changes them). A new field is appended with a default, and
+the bytes below still decode to the same values.
 """
 
 from __future__ import annotations
@@ -12,11 +13,31 @@ from pathlib import Path
 
 import pytest
 from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import replace
 
-from penstock.meta.events import Event, TopicPut
+from penstock.meta.events import Event, ShardPut, TopicPut
 from penstock.meta.state import answers
 from penstock.meta.state.metadata import machine as metadata
-from penstock.meta.state.metadata.commands import CreateTopic, Placement, Request
+from penstock.meta.state.metadata.commands import (
+    Applied,
+    CancelReassignment,
+    ChangeInSyncSets,
+    Command,
+    CreateTopic,
+    Election,
+    ElectLeaders,
+    ElectUnclean,
+    InSyncChange,
+    LeaveInSync,
+    Placement,
+    ReassignReplicas,
+    RegisterNode,
+    ReplicaOutcome,
+    ReplicaOutcomes,
+    ReportUnproven,
+    Request,
+)
+from penstock.meta.state.metadata.rows import encode_events, encode_shard
 from penstock.meta.state.model import (
     Lease,
     Node,
@@ -63,6 +84,31 @@ SHARD = Shard(
     status="active",
     revision=9,
 )
+REPLICATED = replace(
+    SHARD,
+    replicas=(1, 2, 3),
+    eligible=(3,),
+    partition_epoch=12,
+    last_leader=1,
+    adding=(2,),
+    removing=(3,),
+)
+REPLICA_COMMANDS: tuple[Command, ...] = (
+    ChangeInSyncSets(1, 5, (InSyncChange("orders-01", 1, 3, 12, ((1, 5), (2, 6))),)),
+    LeaveInSync(2, 6, "orders-01", 1, 12),
+    ElectLeaders((Election("orders-01", 1, 12, 2), Election("orders-01", 0, 3))),
+    ElectUnclean("orders-01", 1, 3, 12),
+    ReassignReplicas("orders-01", 1, 12, (2, 3)),
+    CancelReassignment("orders-01", 1),
+    ReportUnproven(3, 7, is_synced_lost=True),
+    RegisterNode(1, "h:1", {}, ("meta",), "b", "s", is_proven=True, previous_epoch=4),
+)
+OUTCOMES = ReplicaOutcomes(
+    (
+        ReplicaOutcome(is_accepted=True, partition_epoch=13),
+        ReplicaOutcome(is_accepted=False, partition_epoch=12, reason="no", is_last=True),
+    )
+)
 SEGMENT = Segment(
     topic_id="orders-01",
     partition=1,
@@ -104,7 +150,7 @@ encode = Encoder().encode
 def written() -> dict[str, bytes]:
     return {
         "topic": encode(TOPIC),
-        "shard": encode(SHARD),
+        "shard": encode_shard(SHARD),
         "segment": encode(SEGMENT),
         "node": encode(NODE),
         "lease": encode(LEASE),
@@ -124,6 +170,18 @@ def written() -> dict[str, bytes]:
     }
 
 
+def written_of_replicas() -> dict[str, bytes]:
+    return {
+        "shard": encode_shard(REPLICATED),
+        "events": encode_events((ShardPut(SHARD), ShardPut(REPLICATED))),
+        **{
+            str(command.__struct_config__.tag): metadata.encode_request(Request(12, command))
+            for command in REPLICA_COMMANDS
+        },
+        "answer": encode(Applied(7, OUTCOMES)),
+    }
+
+
 def golden(version: str) -> dict[str, bytes]:
     lines = (HERE / "golden" / f"{version}.txt").read_text().splitlines()
     return {name: bytes.fromhex(data) for name, data in (line.split() for line in lines)}
@@ -131,6 +189,23 @@ def golden(version: str) -> dict[str, bytes]:
 
 def test_version_5_is_written_byte_for_byte() -> None:
     assert written() == golden("v5")
+
+
+def test_version_6_is_written_byte_for_byte() -> None:
+    assert written_of_replicas() == golden("v6")
+
+
+def test_version_6_is_read() -> None:
+    held = golden("v6")
+    assert Decoder(Shard).decode(held["shard"]) == REPLICATED
+    assert Decoder(tuple[Event, ...]).decode(held["events"]) == (
+        ShardPut(SHARD),
+        ShardPut(REPLICATED),
+    )
+    for command in REPLICA_COMMANDS:
+        request = metadata.decode_request(held[str(command.__struct_config__.tag)])
+        assert request == Request(12, command)
+    assert Decoder(Applied).decode(held["answer"]) == Applied(7, OUTCOMES)
 
 
 @pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4", "v5"])

@@ -30,6 +30,8 @@ from penstock.meta.state.metadata.commands import (
     LeaseResult,
     NodeResult,
     ProducerIds,
+    ReplicaOutcome,
+    ReplicaOutcomes,
     Request,
     Result,
     SegmentResult,
@@ -70,7 +72,26 @@ def shard_text(shard: Shard) -> str:
         f"shard {shard.name} leader={shard.leader}@{shard.leader_epoch} replicas={replicas} "
         f"in_sync={in_sync} segments={shard.first_segment}-{shard.active_segment}"
         + (f" {shard.status}" if shard.status != "active" else "")
+        + replicas_text(shard)
     )
+
+
+def replicas_text(shard: Shard) -> str:
+    """What only shards with several replicas have."""
+    if not shard.partition_epoch:
+        return ""
+    sets = {"eligible": shard.eligible, "adding": shard.adding, "removing": shard.removing}
+    named = [
+        f" {name}={','.join(str(node) for node in nodes)}" for name, nodes in sets.items() if nodes
+    ]
+    return f" p{shard.partition_epoch}" + "".join(named)
+
+
+def outcome_text(outcome: ReplicaOutcome) -> str:
+    if outcome.is_accepted:
+        return f"accepted p{outcome.partition_epoch}"
+    last = ", is the last" if outcome.is_last else ""
+    return f"refused p{outcome.partition_epoch}: {outcome.reason}{last}"
 
 
 def segment_text(segment: Segment) -> str:
@@ -103,6 +124,8 @@ def result_text(result: Result) -> str:
             return lease_text(result.lease)
         case ProducerIds():
             return f"producer ids from {result.first}, {result.count}"
+        case ReplicaOutcomes():
+            return "; ".join(outcome_text(outcome) for outcome in result.outcomes)
         case Done():
             return "done"
 

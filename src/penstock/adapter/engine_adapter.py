@@ -55,9 +55,9 @@ class EngineStorageAdapter:
         self.batch_reader: Final = handler.batch_reader
         self.end_transaction: Final = handler.end_transaction
 
-    def write_may_wait(self, flush: str) -> bool:
-        """Say whether a write to a topic with this flush mode may wait for a device."""
-        return flush != _ASYNC or self.storage_type not in _UNWAITING
+    def write_may_wait(self, flush: str, replication: int = 1) -> bool:
+        """Say whether a write to such a topic may wait for a device, or for other nodes."""
+        return flush != _ASYNC or replication > 1 or self.storage_type not in _UNWAITING
 
     def read_may_wait(self, entry: ShardEntry, offset: int) -> bool:
         """Say whether a read at `offset` may wait for a device. Only for shards of Kafka batches

@@ -145,6 +145,14 @@ class Appender(Protocol):
         """Forget everything from `next_offset` on."""
         ...
 
+    def restart_queue(self, handle: int, next_offset: int, next_unit: int) -> None:
+        """Forget everything; the queue goes on at `next_offset`, which is unit `next_unit`."""
+        ...
+
+    def skip_offsets(self, handle: int, until: int) -> None:
+        """Leave the offsets before `until`, at most `GAP_MAX`, without a record."""
+        ...
+
     def take_times(self, handle: int) -> list[tuple[int, int]]:
         """Return the blocks completed since the last call: number, greatest BORNTIMESTAMP."""
         ...
@@ -229,7 +237,8 @@ class Appender(Protocol):
 
     def append_encoded(self, handle: int, data: Buffer, strict: bool = False) -> int:
         """Append whole records as another log holds them, with their positions changed. With
-        `strict`, each must have a checksum."""
+        `strict`, each must have a checksum. `last_store_timestamp_ms` stays: theirs are of another
+        node's clock."""
         ...
 
     def replay(

@@ -19,6 +19,9 @@ REPLAY_DONE = 0
 REPLAY_DAMAGE = 1
 REPLAY_NO_INDEX_ROOM = 2
 REPLAY_TRUNCATE_BATCH_QUEUE = 3
+REPLAY_LEAP = 4
+"""A record is more than `GAP_MAX` offsets ahead of its queue: the queue begins anew there, or the
+record is damaged."""
 
 FIELD_VALUE = 1
 FIELD_KEY = 2

@@ -187,10 +187,12 @@ class Core(Protocol):
         deleted: DeletedRanges,
         max_size: int,
         strict: bool = False,
+        whole_groups: bool = False,
     ) -> CopiedRecords:
         """Copy the records that units point at, one after the other, without those that are
         wholly deleted, at most `max_size` bytes (the first comes whatever its size); return them,
-        the offset to go on at, and damage, which ends them. `deleted` ranges do not touch."""
+        the offset to go on at, and damage, which ends them. `deleted` ranges do not touch. With
+        `whole_groups`, a group is copied whole or not at all, the first whatever its size."""
         ...
 
     def place_records(

@@ -21,7 +21,7 @@ protocols. It asks for `TransactionalEngine` once per transaction.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
@@ -88,6 +88,11 @@ class Acks(Enum):
     NONE = "none"  # the caller waits for no answer
     LEADER = "leader"  # the leader; the write is lost if the leader is
     ALL = "all"  # every replica in sync, of which there are at least `min_insync`
+
+
+OnCommitted = Callable[[StoreError | None], None]
+"""Called once: with None when a write is on all replicas that its `Acks` name, with the reason when
+it may never be."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -317,7 +322,15 @@ class ColumnEngine(EngineExtension):
 
 
 class ReplicatedEngine(EngineExtension):
-    """For engines whose shards can have copies on several nodes."""
+    """For engines whose shards can have copies on several nodes.
+
+    A call that changes a replicated shard other than by a write (a delete, a seal, a compaction)
+    appends to one of its logs, and returns when that is committed. Before it waits it calls
+    `on_operation`, so that the followers get what was appended.
+    """
+
+    on_operation: Callable[[ShardId], None]
+    """Set by the node; called from any thread, with no lock of the engine held."""
 
     @abstractmethod
     def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]:
@@ -325,6 +338,10 @@ class ReplicatedEngine(EngineExtension):
         on all of them; the same objects each time while the shard exists. From the first call on
         the shard is replicated: it takes no writes before `ReplicaLog.begin_epoch`, and shows
         nothing past the commit offset that replication sets."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Put everything that was written on the device, whatever its shard's flush mode."""
 
 
 class StorageEngine(Protocol):

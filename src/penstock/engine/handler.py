@@ -20,11 +20,14 @@ from msgspec.structs import replace
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
+    Acks,
     AdapterOffsetStrategy,
     BatchEngine,
     ColumnQuery,
     Compacted,
     Isolation,
+    OnCommitted,
+    ReplicatedEngine,
     ShardInfo,
     ShardPart,
     SharedSyncEngine,
@@ -39,7 +42,7 @@ from penstock.engine.routing.offline_segments import after_offline, check_comple
 from penstock.engine.routing.shard_routing import Forwarder, ShardRouting
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.engine.transactions.stable_offsets import Ranges, StableOffsets, is_within
-from penstock.errors import BusyError, NotSupportedError, StoreError
+from penstock.errors import BusyError, NotLeaderError, NotSupportedError, StoreError
 from penstock.platform.clock import Clock, SystemClock
 from penstock.record import Offset, Producer, QueueKind, Record, StoredRecord
 
@@ -49,6 +52,9 @@ if TYPE_CHECKING:
 _TRIES: Final = (None,) * 100
 """How often a read is made that meets an aborted transaction each time. Once is nearly always
 enough; a shard on which all of them do so is not to be read now."""
+NOT_REPLICATED: Final = -1
+REPLICAS_WAIT_S: Final = 30.0
+"""How long a writer waits for replicas; it may ask for less."""
 _ELSEWHERE_PAUSE_S: Final = 0.1
 """How often a node looks for records of a shard that another one leads, while a caller waits."""
 
@@ -86,23 +92,31 @@ class StorageEngineHandler(ShardRouting):
     # Writing
 
     def write(
-        self, shard_name: str, record: Record, *, producer: Producer | None = None
+        self,
+        shard_name: str,
+        record: Record,
+        *,
+        producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
     ) -> Written:
         entry = self.find(shard_name)
         engine = entry.writer or self._find_writer(entry)
+        epoch = NOT_REPLICATED if entry.replica is None else _begin_write(entry, engine, acks)
         try:
             written = engine.write(entry.id, record, producer=producer)
         except StoreError:
             entry.errors += 1
             raise
         self._count_written(entry, written)
+        if epoch != NOT_REPLICATED:
+            _wait_for_replicas(entry, written, epoch, acks)
         return written
 
     def try_write(self, shard_name: str, record: Record) -> Written | None:
         """See `TryWriteEngine`."""
         entry = self.find(shard_name)
         engine: object = entry.writer  # only if known: to find the writer may take a while
-        if not isinstance(engine, TryWriteEngine):
+        if not isinstance(engine, TryWriteEngine) or entry.replica is not None:
             return None
         written = engine.try_write(entry.id, record)
         if written is not None:
@@ -110,16 +124,29 @@ class StorageEngineHandler(ShardRouting):
         return written
 
     def batch_write(
-        self, shard_name: str, records: Sequence[Record], *, producer: Producer | None = None
+        self,
+        shard_name: str,
+        records: Sequence[Record],
+        *,
+        producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
+        on_committed: OnCommitted | None = None,
     ) -> Written:
+        """Append records, all or none. This waits for the replicas as `acks` says, or calls
+        `on_committed` when they have the records."""
         entry = self.find(shard_name)
         engine = entry.writer or self._find_writer(entry)
+        epoch = NOT_REPLICATED if entry.replica is None else _begin_write(entry, engine, acks)
         try:
             written = engine.batch_write(entry.id, records, producer=producer)
         except StoreError:
             entry.errors += 1
             raise
         self._count_written(entry, written)
+        if epoch != NOT_REPLICATED:
+            _wait_for_replicas(entry, written, epoch, acks, on_committed)
+        elif on_committed is not None:
+            on_committed(None)
         return written
 
     def batch_write_parts(
@@ -133,7 +160,7 @@ class StorageEngineHandler(ShardRouting):
             try:
                 entry = self.find(name)
                 engine = entry.writer or self._find_writer(entry)
-                if isinstance(engine, SharedSyncEngine):
+                if isinstance(engine, SharedSyncEngine) and entry.replica is None:
                     together.setdefault(engine, []).append((number, entry))
                 else:
                     results[number] = self.batch_write(name, records)
@@ -158,11 +185,15 @@ class StorageEngineHandler(ShardRouting):
         *,
         timestamp_ms: int,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
+        on_committed: OnCommitted | None = None,
     ) -> Written:
-        """Append a checked Kafka batch to a shard whose engine keeps such; see `BatchEngine`."""
+        """Append a checked Kafka batch to a shard whose engine keeps such; see `BatchEngine`, and
+        `batch_write` for `acks` and `on_committed`."""
         engine = entry.writer or self._find_own_writer(entry)
         if not isinstance(engine, BatchEngine):
             raise NotSupportedError(f"the engine of {entry.name!r} keeps no batches")
+        epoch = NOT_REPLICATED if entry.replica is None else _begin_write(entry, engine, acks)
         try:
             written = engine.write_batch(
                 entry.id, body, count, timestamp_ms=timestamp_ms, producer=producer
@@ -171,6 +202,10 @@ class StorageEngineHandler(ShardRouting):
             entry.errors += 1
             raise
         self._count_written(entry, written)
+        if epoch != NOT_REPLICATED:
+            _wait_for_replicas(entry, written, epoch, acks, on_committed)
+        elif on_committed is not None:
+            on_committed(None)
         return written
 
     def bounds(self, entry: ShardEntry) -> tuple[int, int]:
@@ -206,8 +241,9 @@ class StorageEngineHandler(ShardRouting):
         if entry.quota_left < 0 and not entry.check_requested:
             entry.check_requested = True
             self.on_quota_used(entry)
-        for notify in entry.appended:
-            notify()
+        if entry.replica is None:
+            for notify in entry.appended:
+                notify()  # else when the records are committed
 
     # Reading
 
@@ -492,3 +528,31 @@ def _too_many_aborts(entry: ShardEntry) -> BusyError:
 
 def _ignore(_: ShardEntry) -> None:
     """Without maintenance of the segments: does nothing."""
+
+
+def _begin_write(entry: ShardEntry, engine: object, acks: Acks) -> int:
+    """Return the leader epoch under which this node may write to a replicated shard."""
+    replica = entry.replica
+    if replica is None or not isinstance(engine, ReplicatedEngine):
+        return NOT_REPLICATED  # the leader, another node, waits for the replicas
+    return replica.check(acks)
+
+
+def _wait_for_replicas(
+    entry: ShardEntry,
+    written: Written,
+    epoch: int,
+    acks: Acks,
+    on_committed: OnCommitted | None = None,
+) -> None:
+    replica = entry.replica
+    if replica is None:
+        raise NotLeaderError(entry.name, leader=None)
+    end = written.first + written.count
+    if on_committed is None or acks is not Acks.ALL:
+        replica.wait(end, epoch, acks, REPLICAS_WAIT_S)
+        if on_committed is not None:
+            on_committed(None)
+        return
+    replica.appended()
+    replica.call_when_committed(end, epoch, on_committed)

@@ -20,7 +20,7 @@ the same table. The caller serialises calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
 from penstock.errors import BadRequestError, ProducerFencedError, SequenceGapError
@@ -51,6 +51,10 @@ class Write(NamedTuple):
     @property
     def end_offset(self) -> int:
         return self.first_offset + self.record_count
+
+
+Undone = Sequence[tuple[int, Write]]
+"""Producers and writes that a table forgot for another write."""
 
 
 class ProducerTable:
@@ -124,6 +128,51 @@ class ProducerTable:
                 forgotten.append(producer_id)
         self._producers = _by_silence(kept)
         return forgotten
+
+    def forgotten_for(self, producer_id: int) -> tuple[tuple[int, Write], ...]:
+        """Return what the next write of a producer makes the table forget: its own oldest write, or
+        all of the producer that was silent longest."""
+        writes = self._producers.get(producer_id)
+        if writes is not None:
+            return tuple((producer_id, write) for write in writes[: 1 - WRITES_MAX])
+        if len(self._producers) < self._producers_max:
+            return ()
+        silent, forgotten = next(iter(self._producers.items()))
+        return tuple((silent, write) for write in forgotten)
+
+    def undo(self, producer_id: int, first_offset: int, forgotten: Undone) -> None:
+        """Forget the last write of a producer, at `first_offset`, and know again what
+        `forgotten_for` said before it was remembered."""
+        writes = self._producers.pop(producer_id, ())
+        kept = tuple(write for write in writes if write.first_offset < first_offset)
+        if kept:
+            self._producers[producer_id] = kept
+        for known_id, write in reversed(forgotten):
+            self._producers[known_id] = (write, *self._producers.get(known_id, ()))
+        self._producers = _by_silence(self._producers)
+
+    def short_after(self, offset: int) -> list[int]:
+        """Return the producers that remember fewer writes after `truncate_from(offset)` than the
+        log may hold: those that lose some of as many as are remembered."""
+        return [
+            producer_id
+            for producer_id, writes in self._producers.items()
+            if len(writes) == WRITES_MAX and writes[-1].end_offset > offset
+        ]
+
+    def restore(self, older: dict[int, list[Write]]) -> None:
+        """Remember older writes of producers, which were forgotten, before those that are
+        remembered."""
+        for producer_id, writes in older.items():
+            known = self._producers.get(producer_id, ())
+            start = known[0].first_offset if known else None
+            found = sorted(
+                {write for write in writes if start is None or write.first_offset < start},
+                key=_offset_of,
+            )
+            if found or known:
+                self._producers[producer_id] = (*found, *known)[-WRITES_MAX:]
+        self._producers = _by_silence(self._producers)
 
     def writes_of(self, producer_id: int) -> tuple[Write, ...]:
         """Return the remembered writes of a producer, oldest first; none when it is unknown."""

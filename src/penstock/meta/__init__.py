@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from penstock.meta.client import (
         ClusterNode,
         GroupInfo,
+        InSyncProposal,
         ListenerAnnouncer,
         MetaClient,
         MetadataClient,
         NewTopic,
         OffsetClient,
+        PeerNetwork,
+        ReplicaClient,
+        StartProof,
         Takeover,
     )
     from penstock.meta.client_api.transaction_client import TransactionClient
@@ -52,6 +56,8 @@ if TYPE_CHECKING:
         UPLOADERS,
         is_plugin_storage,
     )
+    from penstock.meta.state.metadata.commands import Election, ReplicaOutcome
+    from penstock.meta.state.metadata.replica_sets import is_replicated, min_insync_of
     from penstock.meta.state.model import (
         INT_MAX,
         PARTITIONS_MAX,
@@ -94,8 +100,9 @@ else:  # otherwise a misspelt name would pass the type checker
         __name__,
         {
             "client": (
-                "ClusterNode GroupInfo ListenerAnnouncer MetaClient MetadataClient "
-                "NewTopic OffsetClient Takeover"
+                "ClusterNode GroupInfo InSyncProposal ListenerAnnouncer MetaClient "
+                "MetadataClient NewTopic OffsetClient PeerNetwork ReplicaClient StartProof "
+                "Takeover"
             ),
             "client_api.transaction_client": "TransactionClient",
             "controller.decisions": "STORAGE_LISTENER abandoned_shards",
@@ -110,6 +117,8 @@ else:  # otherwise a misspelt name would pass the type checker
                 "QUEUE_KINDS STORAGE_ALIASES STORAGE_LEVELS STORAGE_TYPES UPLOADERS "
                 "is_plugin_storage"
             ),
+            "state.metadata.commands": "Election ReplicaOutcome",
+            "state.metadata.replica_sets": "is_replicated min_insync_of",
             "state.model": (
                 "INT_MAX PARTITIONS_MAX UNLIMITED Lease Node Segment Shard "
                 "TieringPolicy Topic TopicConfig"
@@ -153,6 +162,7 @@ __all__ = [
     "ClusterNode",
     "CommittedOffset",
     "Decide",
+    "Election",
     "Enlist",
     "Finish",
     "ForgetAborted",
@@ -161,6 +171,7 @@ __all__ = [
     "GroupInfo",
     "GroupName",
     "GroupOffsets",
+    "InSyncProposal",
     "Lease",
     "ListenerAnnouncer",
     "MetaClient",
@@ -171,12 +182,16 @@ __all__ = [
     "Node",
     "OffsetClient",
     "OffsetEntry",
+    "PeerNetwork",
     "RemoteMetaClient",
+    "ReplicaClient",
+    "ReplicaOutcome",
     "Segment",
     "Shard",
     "StageOffsets",
     "StagedOffsets",
     "StandaloneMetaClient",
+    "StartProof",
     "Takeover",
     "TieringPolicy",
     "Topic",
@@ -190,7 +205,9 @@ __all__ = [
     "abandoned_shards",
     "check_text",
     "is_plugin_storage",
+    "is_replicated",
     "make_ulid",
     "meta_handlers",
+    "min_insync_of",
     "parse_ulid",
 ]

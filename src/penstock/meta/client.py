@@ -12,12 +12,13 @@ one, and is then done once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from penstock.errors import StoreError
 from penstock.meta.state.constants import DEFAULT_NAMESPACE
+from penstock.meta.state.metadata.commands import Election, ReplicaOutcome
 from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
 from penstock.meta.state.offsets.commands import (
     GroupName,
@@ -31,12 +32,20 @@ from penstock.meta.state.offsets.rows import CommittedOffset
 from penstock.meta.watch import Update, Watch
 from penstock.record import ShardId
 
+if TYPE_CHECKING:
+    from penstock.meta.raft.network.data_network import DataChannel
+    from penstock.meta.raft.network.messages import DataChannelName
+    from penstock.meta.raft.network.traffic import ChannelTraffic
+    from penstock.meta.raft.network.transport import Probe
+
 __all__ = [
     "DEFAULT_NAMESPACE",
     "CommittedOffset",
+    "Election",
     "GroupInfo",
     "GroupName",
     "GroupOffsets",
+    "InSyncProposal",
     "Lease",
     "MetaClient",
     "MetadataClient",
@@ -46,9 +55,13 @@ __all__ = [
     "Node",
     "OffsetClient",
     "OffsetEntry",
+    "PeerNetwork",
+    "ReplicaClient",
+    "ReplicaOutcome",
     "Segment",
     "Shard",
     "StaleEntry",
+    "StartProof",
     "Takeover",
     "Topic",
     "TopicConfig",
@@ -80,7 +93,88 @@ class NewTopic(Struct, frozen=True):
     config: TopicConfig
 
 
-class MetadataClient(Protocol):
+class InSyncProposal(Protocol):
+    """The in-sync set that the leader of a shard asks for."""
+
+    @property
+    def shard(self) -> str: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def partition_epoch(self) -> int: ...
+    @property
+    def members(self) -> tuple[tuple[int, int], ...]:
+        """Each with the broker epoch under which the leader heard of it."""
+        ...
+
+
+class StartProof(Struct, frozen=True):
+    """What a node can say of the logs with which it starts."""
+
+    is_proven: bool = False
+    """They have everything that they had when the node ran under `previous_epoch`."""
+    previous_epoch: int = 0
+    cluster_id: str = ""
+    """That of the cluster in which the node ran."""
+
+
+class ReplicaClient(Protocol):
+    """The replicas of shards, and this node's part in them."""
+
+    @property
+    def broker_epoch(self) -> int | None:
+        """The epoch under which this node is registered; it changes when the node was fenced and
+        has registered again. None: it has not registered since its start. 0: it is alone."""
+        ...
+
+    def on_registered(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` with the broker epoch after every registration of this node, and now if
+        it is registered. It must return soon, and must not register."""
+        ...
+
+    def lease_holds(self) -> bool:
+        """Return whether no other node can lead the shards of this one by now. False: what the
+        metadata said may be out of date."""
+        ...
+
+    def lease_left_s(self) -> float:
+        """Return for how long the lease holds; 0: it does not."""
+        ...
+
+    def change_in_sync(self, proposals: Sequence[InSyncProposal]) -> list[int | None]:
+        """Propose in-sync sets of shards that this node leads. Returns for each None when it was
+        accepted, or the partition epoch at which it was refused. When this raises, any of them
+        may have been accepted."""
+        ...
+
+    def leave_in_sync(self, shard: str, partition_epoch: int) -> bool:
+        """Take this node, whose copy is damaged, out of the sets of a shard. False: refused,
+        because no other replica has every committed record. True promises nothing: the metadata
+        show when it is done."""
+        ...
+
+    def report_unproven(self, *, is_synced_lost: bool = False) -> None:
+        """Report that this node's logs lack records, found after it has registered; also synced
+        ones with `is_synced_lost`. Its replicas are not in sync any more."""
+        ...
+
+    def elect_leaders(self, elections: Sequence[Election]) -> list[ReplicaOutcome]: ...
+
+    def elect_unclean(self, shard: ShardId, node_id: int, partition_epoch: int) -> Shard:
+        """Let a replica lead that may lack committed records: they are given up."""
+        ...
+
+    def reassign_replicas(
+        self, shard: ShardId, replicas: Sequence[int], partition_epoch: int
+    ) -> Shard:
+        """Move a shard to other nodes, the preferred leader first; new ones copy it before others
+        go. `StaleWriteError` when its replicas were changed since."""
+        ...
+
+    def cancel_reassignment(self, shard: ShardId) -> Shard: ...
+
+
+class MetadataClient(ReplicaClient, Protocol):
     """Topics, shards, segments, nodes, leases, producer ids."""
 
     @property
@@ -185,8 +279,6 @@ class MetadataClient(Protocol):
         """Give a shard a leader under a new epoch; `StaleWriteError` if it is not new."""
         ...
 
-    def change_in_sync(self, shard: ShardId, epoch: int, in_sync: Sequence[int]) -> Shard: ...
-
     def next_segment(
         self, shard: ShardId, number: int, end_offset: int, *, epoch: int | None = None
     ) -> Segment:
@@ -216,9 +308,11 @@ class MetadataClient(Protocol):
         roles: Sequence[str] = (),
         boot_id: str = "",
         store_id: str = "",
+        proof: StartProof | None = None,
     ) -> Node:
         """Register this node. With another `store_id` than before its replicas count no more, and
-        shards without another replica in sync are lost."""
+        shards with one copy are lost. After a restart without a `proof` that names its last epoch
+        the node is not in sync any more, but for topics that sync before they acknowledge."""
         ...
 
     def accept_data_loss(self, shard: ShardId) -> Shard:
@@ -366,6 +460,32 @@ class ClusterNode(ListenerAnnouncer, Protocol):
 
     def leave(self) -> None:
         """Tell all nodes that this one stops."""
+        ...
+
+
+@runtime_checkable
+class PeerNetwork(Protocol):
+    """A node with an internal port: one with the role `meta`."""
+
+    def channel(self, name: DataChannelName) -> DataChannel:
+        """Return a data channel to the other nodes; each channel has connections of its own.
+        Connections are accepted once `on_receive` of the channel is set."""
+        ...
+
+    def channel_traffic(self) -> dict[str, ChannelTraffic]:
+        """Return what each channel in use has carried."""
+        ...
+
+    def probe(self, node_id: int) -> Probe:
+        """Try to connect to the internal port of a node; blocks for 0.3 s at most."""
+        ...
+
+    def watch_connections(self, on_lost: Callable[[int], None]) -> None:
+        """Have `on_lost` called with a node's id when a connection from or to it has ended."""
+        ...
+
+    def broker_epoch_of(self, node_id: int) -> int:
+        """Return the epoch of a node's registration, 0: none that is known here."""
         ...
 
 

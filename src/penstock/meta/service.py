@@ -38,6 +38,7 @@ from penstock.meta.client_api.local_reads import STALENESS_MS, LocalReads, Local
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.state.answers import Rejected
+from penstock.meta.state.metadata.rows import encode_events
 from penstock.meta.state.model import Member
 from penstock.meta.storage.groups import GroupLog
 from penstock.meta.topology_calls import TopologyCalls
@@ -254,7 +255,7 @@ def _outcome(outcome: object) -> pb.ProposeOutcome:
 
 def _watch_reply(update: Update) -> pb.WatchReply:
     return pb.WatchReply(
-        revision=update.revision, events=_encoder.encode(update.events), is_reset=update.is_reset
+        revision=update.revision, events=encode_events(update.events), is_reset=update.is_reset
     )
 
 

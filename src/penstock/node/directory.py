@@ -13,6 +13,8 @@ DATA/offsets         cached commits (RocksDB)
 DATA/store-id        the id of the directory, for the other nodes of a cluster
 DATA/engines         ids of the engine directories: see `engine.engine_identity`
 DATA/clock           the last trusted time: see `clock_guard`
+DATA/session         which run of which boot the engines are from: see `start_proof`
+DATA/clean-stop      the last stop was complete: see `start_proof`
 DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
 """
 
@@ -32,6 +34,8 @@ from penstock.platform.disk import Disk, Lock
 from penstock.platform.log import get_logger
 from penstock.tiered import ATTACHING, TIER_URL
 
+SESSION: Final = "session"
+CLEAN_STOP: Final = "clean-stop"
 _RECONCILED: Final = "reconciled"
 _STORE_ID: Final = "store-id"
 _NEW_STORE_ID: Final = "store-id.new"
@@ -41,6 +45,8 @@ _NAMES: Final = frozenset(
         LOCK,
         CLOCK_FILE,
         _RECONCILED,
+        SESSION,
+        CLEAN_STOP,
         _STORE_ID,
         _NEW_STORE_ID,
         KNOWN_ENGINES,

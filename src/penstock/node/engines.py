@@ -78,6 +78,10 @@ class EngineOpener:
         ]
         return durable + self.identities.plugins()
 
+    def is_left_open(self) -> bool:
+        """Return whether the segment engine was not closed as it should be: its sync has failed."""
+        return self._directory.disk.exists(self._directory.join("segment/abort"))
+
     def _open_memory(self) -> StorageEngine:
         settings = self._settings.engine
         engine = MemoryStorageEngine(

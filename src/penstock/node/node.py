@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import cached_property, partial
 from types import TracebackType
@@ -24,6 +24,7 @@ from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.engine_adapter import DriverList
 from penstock.adapter.lag_metrics import GroupLagMetrics
 from penstock.adapter.node_links import NodeLinks
+from penstock.adapter.peer_metrics import PeerMetrics
 from penstock.adapter.topics.admin import TopicAdmin
 from penstock.adapter.topics.cache import BrokerCacheManager
 from penstock.adapter.topics.offsets import TopicOffsets
@@ -32,13 +33,15 @@ from penstock.engine.engine_identity import (
     reconcile_engines,
 )
 from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.replication.proposals import ReplicaMetadata
+from penstock.engine.replication.replicator import Replicator
 from penstock.engine.routing.reconcile import Reconciled, reconcile
 from penstock.engine.routing.shard_metrics import ShardMetrics
 from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.routing.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.segment import SegmentEngine, opening_errors
 from penstock.engine.transactions.stable_offsets import StableOffsets
-from penstock.errors import RetryableError
+from penstock.errors import DeadlineError, RetryableError, StaleWriteError
 from penstock.groups.build import build_groups
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta import (
@@ -53,6 +56,7 @@ from penstock.meta import (
 from penstock.node.directory import NodeDirectory
 from penstock.node.engines import DURABLE_ENGINES, MEMORY, SEGMENT, EngineOpener
 from penstock.node.open_meta import open_meta
+from penstock.node.start_proof import StartFiles, lacks_records
 from penstock.offsets.cluster_manager import OffsetPeers
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.open import open_offsets
@@ -78,6 +82,8 @@ _log: Final = get_logger(__name__)
 
 class Node:
     """A running node; `close` stops it. Use as a context manager, or call `close`."""
+
+    _is_start_complete = _is_disk_failed = False
 
     def __init__(
         self,
@@ -112,6 +118,8 @@ class Node:
             self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
             self.meta: Final = open_meta(self._directory, settings.node, self.clock, stopping)
             self._stack.callback(self.meta.close)
+            PeerMetrics(self.meta, self.registry)
+            self._stack.push(self._note_clean_stop)
             self.offset_manager: Final = self._open_offsets(forwarder)
             self._stack.callback(self.offset_manager.stop)
             self.groups: Final = self._build_groups()
@@ -131,9 +139,14 @@ class Node:
             )
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
+            self.replicator: Final = self._build_replicator()
             self._stack.callback(self.meta.watch(0, self._apply_update).close)
             self.reconciled: Final = self._reconcile()
             self._load_limits_of_cluster(stopping)
+            self._note_start(stopping)
+            if self.replicator is not None:
+                self.replicator.start()
+                self._stack.callback(self.replicator.close)
             pool = BlockingPool(settings.engine.threads)
             self._stack.callback(pool.close)
             self.driver_manager: Final = StorageDriverManager(
@@ -217,17 +230,74 @@ class Node:
 
     def _report_lost_engines(self, stopping: threading.Event) -> None:
         """Report what is lost, before anything empty is served in its place."""
-
-        def retry(step: Callable[[], T], /) -> T:
-            while True:
-                try:
-                    return step()
-                except RetryableError:
-                    if self.clock.wait(stopping, _RETRY_S):
-                        raise
-
         identities = self._opener.identities
+        retry = partial(self._retry, stopping)
         reconcile_engines(identities, self.meta, self.engines, DURABLE_ENGINES, retry)
+
+    def _retry(self, stopping: threading.Event, step: Callable[[], T], /) -> T:
+        while True:
+            try:
+                return step()
+            except RetryableError:
+                if self.clock.wait(stopping, _RETRY_S):
+                    raise
+
+    @cached_property
+    def _start_files(self) -> StartFiles:
+        return StartFiles(self._directory, self.clock)
+
+    def _note_start(self, stopping: threading.Event) -> None:
+        """Report what recovery could not save, before this node serves; then write down which run
+        its logs are from."""
+        if isinstance(self.meta, StandaloneMetaClient):
+            return
+        segment = self.engines.opened().get(SEGMENT)
+        lost = lacks_records(segment.store.report) if isinstance(segment, SegmentEngine) else ""
+        if lost:
+            _log.warning("replicas_not_trusted", path=self.path, reason=lost)
+            self._retry(stopping, self._report_unproven)
+        self._is_start_complete = True
+        self.meta.on_registered(self._write_session)
+
+    def _report_unproven(self) -> None:
+        if self.meta.broker_epoch is None:
+            raise DeadlineError("this node has not registered yet")
+        try:
+            self.meta.report_unproven()
+        except StaleWriteError as error:
+            raise DeadlineError(f"this node is registering again: {error}") from error
+
+    def _write_session(self, broker_epoch: int) -> None:
+        if self._is_disk_failed:
+            return
+        try:
+            self._start_files.write_session(
+                self.meta.cluster_id, self._directory.store_id, broker_epoch
+            )
+        except OSError as error:
+            # The next start proves less, and copies more.
+            _log.warning("session_not_noted", path=self.path, reason=str(error))
+
+    def _note_clean_stop(
+        self,
+        error_type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        """After the engines were closed: write down that they were, if all went well."""
+        epoch = self.meta.broker_epoch
+        if isinstance(self.meta, StandaloneMetaClient) or not self._is_start_complete:
+            return
+        try:
+            is_left_open = self._is_disk_failed or self._opener.is_left_open()
+            if error_type is None and epoch is not None and not is_left_open:
+                self._start_files.write_clean_stop(
+                    self.meta.cluster_id, self._directory.store_id, epoch
+                )
+            else:
+                self._start_files.void()
+        except OSError as error:
+            _log.warning("stop_not_noted", path=self.path, reason=str(error))
 
     @cached_property
     def coordinators(self) -> GroupCoordinators:
@@ -290,6 +360,30 @@ class Node:
         self.storage_cache.apply(update)
         self.broker_cache.apply(update)
         self._routes.apply(update)
+        if self.replicator is not None:
+            self.replicator.apply(update)
+
+    def _build_replicator(self) -> Replicator | None:
+        """Return what copies shards between nodes; None without a cluster."""
+        meta = self.meta
+        if not isinstance(meta, ReplicaMetadata):
+            return None
+        return Replicator(
+            meta.node_id,
+            self.storage_cache,
+            self.handler,
+            meta,
+            meta.channel("replicate"),
+            self.clock,
+            self._prepare_leading,
+        )
+
+    def _prepare_leading(self, shards: Collection[str]) -> None:
+        """Load the transactions of shards that this node leads newly. Their coordinators are
+        refused until this is done, so that nothing changes meanwhile."""
+        for shard in shards:
+            self._limits.drop_shard(shard)
+        self._hold_back(shards.__contains__)
 
     def _build_admin(self) -> TopicAdmin:
         settings = self.settings
@@ -355,13 +449,30 @@ class Node:
             self.meta,
             limits,
             rounds=self.clock.tick,
-            chores=[partial(self._expire_idle_groups, idle_ms), self._finish_deletions],
+            chores=[
+                partial(self._expire_idle_groups, idle_ms),
+                self._finish_deletions,
+                self._report_failed_disk,
+            ],
         )
 
     def _expire_idle_groups(self, idle_ms: int) -> None:
         if self.meta.leads_metadata():
             keep = [GroupName(*key) for key, _ in self.groups.with_members()]
             self.offset_manager.expire_idle_groups(idle_ms, keep=keep)
+
+    def _report_failed_disk(self) -> None:
+        """Let other replicas lead when a sync has failed here: the kernel may have dropped what it
+        should have written, and this node's logs prove nothing at its next start."""
+        segment = self.engines.opened().get(SEGMENT)
+        has_failed = isinstance(segment, SegmentEngine) and segment.store.has_failed
+        if not has_failed or isinstance(self.meta, StandaloneMetaClient):
+            return
+        if not self._is_disk_failed:
+            self._is_disk_failed = True
+            with opening_errors(self.path):
+                self._start_files.void()
+            self.meta.report_unproven(is_synced_lost=True)
 
     def _finish_deletions(self) -> None:
         """Delete what is here of topics that were deleted at another node."""

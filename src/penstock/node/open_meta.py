@@ -6,8 +6,10 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from penstock.meta import StandaloneMetaClient
+from penstock.engine.segment import opening_errors
+from penstock.meta import StandaloneMetaClient, StartProof
 from penstock.node.directory import NodeDirectory
+from penstock.node.start_proof import StartFiles
 from penstock.platform.clock import Clock
 from penstock.settings import NodeSettings
 from penstock.settings.secret_file import read_secrets
@@ -22,6 +24,8 @@ def open_meta(
 ) -> StandaloneMetaClient | RaftMetaClient | RemoteMetaClient:
     """Return the client of this node, when a leader is known; `stopping` ends the wait for it."""
     if not node.peers:
+        with opening_errors(directory.path):
+            StartFiles(directory, clock).void()  # alone, the node may write what others never see
         return StandaloneMetaClient.open(directory.join("meta"), node_id=node.id, clock=clock)
     if "meta" not in node.roles:
         return _open_remote(directory, node, clock)
@@ -34,7 +38,13 @@ def _open_remote(directory: NodeDirectory, node: NodeSettings, clock: Clock) -> 
 
     addresses = [peer.address for peer in parse_peers(node.peers)]
     store_id = directory.choose_store_id(clock)
-    meta = RemoteMetaClient(addresses, node_id=node.id, clock=clock, store_id=store_id)
+    meta = RemoteMetaClient(
+        addresses,
+        node_id=node.id,
+        clock=clock,
+        store_id=store_id,
+        proof=_take_proof(directory, store_id, clock),
+    )
     meta.start_heartbeats()
     directory.write_store_id(store_id)
     return meta
@@ -48,14 +58,16 @@ def _open_raft(
     require_core()  # before the client, whose module needs the extension
     from penstock.meta.raft import Place, RaftMetaClient
 
+    store_id = directory.choose_store_id(clock)
     place = Place(
         node_id=node.id,
         peers=node.peers,
         listen=node.meta_listen,
         offset_groups=node.offset_groups,
-        store_id=directory.choose_store_id(clock),
+        store_id=store_id,
         secrets=read_secrets(node),
         join_token=node.join_token,
+        proof=_take_proof(directory, store_id, clock),
     )
     meta = RaftMetaClient.open(directory.join("meta"), place, clock=clock, stopping=stopping)
     with ExitStack() as undo:
@@ -68,3 +80,8 @@ def _open_raft(
             directory.write_store_id(place.store_id)
         undo.pop_all()
     return meta
+
+
+def _take_proof(directory: NodeDirectory, store_id: str, clock: Clock) -> StartProof:
+    with opening_errors(directory.path):
+        return StartFiles(directory, clock).take(store_id)

@@ -344,7 +344,8 @@ class TieredSegmentEngine(SegmentEngine):
 
     def compact(self, shard: ShardId) -> Compacted:
         config, flat = self._config(shard), self._cold(shard)
-        if not config.cleanup.compacts or flat is None or flat.current() is None:
+        is_hot = flat is None or flat.current() is None
+        if flat is None or is_hot or not config.cleanup.compacts or self.store.is_following(shard):
             return super().compact(shard)
         rules = CompactionRules.of(config, self.store.clock.expiry_ms())
         until, aborted = self._transactions_of(shard)
@@ -370,7 +371,7 @@ class TieredSegmentEngine(SegmentEngine):
         """The log's own limits first; then those of the whole shard, the size by whole chunks."""
         earliest = super().apply_retention(shard)
         config, flat = self._config(shard), self.tiers.flat(shard)
-        if flat is None:
+        if flat is None or self.store.is_following(shard):
             return earliest
         info = self.shard_info(shard)
         if not config.cleanup.deletes:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine.contract import ShardConfig
 from penstock.engine.memory import MemoryStorageEngine
-from penstock.engine.memory.shard import RECORD_OVERHEAD
+from penstock.engine.memory.records import RECORD_OVERHEAD
 from penstock.errors import BadRequestError, BusyError, RecordTooLargeError
 from penstock.record import Offset, Producer, Record, ShardId
 from penstock.testing.manual_clock import ManualClock

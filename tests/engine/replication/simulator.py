@@ -17,10 +17,12 @@ from tests.engine.replication.simulated_log import Entry, SimulatedLog
 from tests.engine.replication.simulated_metadata import SimulatedMetadata, Snapshot
 
 from penstock.engine.replication import (
+    Assigned,
     Committed,
     CoreOptions,
     LeaveInSync,
     ProposeInSync,
+    Removed,
     ReplicaCore,
     Send,
     SyncLog,
@@ -97,7 +99,7 @@ class SimulatedNode:
                     self.world.leave(self, effect)
                 case Committed(_, commits, is_leader):
                     self._committed(commits, is_leader=is_leader)
-                case SyncLog():
+                case SyncLog() | Assigned() | Removed():
                     pass  # disks sync when the simulation says so
                 case _:
                     raise Violation(f"node {self.id}: {effect}")

@@ -11,16 +11,11 @@ from rocksdict import WriteBatch
 from tests.engine.quick_directory import quick_directory
 
 from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, ShardConfig
+from penstock.engine.record_rows import RECORD_HEAD, decode_record, encode_record, payload_size
 from penstock.engine.rocksdb import DB_COLUMN_FAMILY_BROKER, Database, RocksDBStorageEngine, reads
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of, shard_of_row, shard_row
 from penstock.engine.rocksdb.producers import StoredProducers
-from penstock.engine.rocksdb.rows import (
-    RECORD_HEAD,
-    SHARD_END,
-    decode_record,
-    encode_record,
-    payload_size,
-)
+from penstock.engine.rocksdb.rows import SHARD_END
 from penstock.engine.rocksdb.shard_rows import ShardRows
 from penstock.errors import BusyError
 from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Changes, Fill

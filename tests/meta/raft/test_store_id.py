@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.meta.raft.cluster_in_process import free_ports
+from tests.meta.raft.cluster_in_process import free_ports, wait_until
 
 import penstock
 from penstock.errors import ShardLostError
@@ -54,3 +54,26 @@ def test_another_directory_under_the_same_number_has_lost_the_records(tmp_path: 
     (tmp_path / "store-id").unlink()
     with join(tmp_path, port) as store, pytest.raises(ShardLostError, match="accept-loss"):
         store.topic("t").read()
+
+
+def test_a_stop_leaves_a_proof_that_the_next_start_takes(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with join(tmp_path, port) as store:
+        store.create_topic("t").write(b"v")
+        wait_until((tmp_path / "session").exists, "the run is noted")
+        assert not (tmp_path / "clean-stop").exists()
+    assert (tmp_path / "clean-stop").exists()
+    stopped = (tmp_path / "clean-stop").read_text()
+    with join(tmp_path, port):
+        assert not (tmp_path / "clean-stop").exists()
+        wait_until((tmp_path / "session").exists, "the run is noted")
+        assert (tmp_path / "session").read_text() != stopped, "it has a broker epoch of its own"
+
+
+def test_a_run_without_the_cluster_leaves_no_proof(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with join(tmp_path, port) as store:
+        store.create_topic("t").write(b"v")
+    with penstock.open(tmp_path):
+        pass
+    assert not {"session", "clean-stop"} & {entry.name for entry in tmp_path.iterdir()}

@@ -249,7 +249,7 @@ def test_segments_roll_and_seal(client: StandaloneMetaClient) -> None:
     assert [segment.number for segment in client.list_segments(shard)] == [1, 2]
     led = client.assign_leader(shard, 1, 5)
     assert led.leader_epoch == 5
-    assert client.change_in_sync(shard, 5, [1]).in_sync == (1,)
+    assert led.in_sync == (1,)
 
 
 def test_leases_are_fenced_by_epochs_and_run_out(

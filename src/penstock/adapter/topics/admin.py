@@ -55,7 +55,9 @@ from penstock.record import Offset, ShardId
 TOPIC_TIMEOUT_S: Final = 30.0
 SHARD_TIMEOUT_S: Final = 3.0
 NAME_SIZE_MAX: Final = 1_000
-REPLICATION_MAX: Final = 1
+LEADING_S: Final = 3.0
+"""How long the creation of a topic waits until this node leads its replicated shards."""
+REPLICATION_MAX: Final = 9
 """Nothing copies records to other nodes: what a topic promises of its replicas must be true."""
 
 _log: Final = get_logger(__name__)
@@ -205,6 +207,8 @@ class TopicAdmin:
             if entry.meta is not None and self._handler.node_id in entry.meta.replicas:
                 self._handler.open_shard(entry)
         self._handler.open_elsewhere(entries)
+        names = [entry.name for entry in entries]
+        self._handler.cache.wait_until_led(names, self._handler.node_id, LEADING_S)
         self._routes.invalidate()
 
     def _undo(self, topic: Topic) -> None:

@@ -44,7 +44,7 @@ class TopicRoute:
         """The partitions among which records without a partition are distributed: those with a
         leader, or all while none has one."""
         self.by_key: Final = topic.config.partitioner == "key"
-        self.may_wait: Final = driver.write_may_wait(topic.config.flush)
+        self.may_wait: Final = driver.write_may_wait(topic.config.flush, topic.config.replication)
         """Whether a write may wait for a device."""
 
     def shard(self, partition: object) -> str:

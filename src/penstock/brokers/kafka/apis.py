@@ -25,7 +25,6 @@ MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (
     list_offsets.register,
     log_dirs.register,
     producer_ids.register,
-    admin.register,
 )
 
 
@@ -47,6 +46,7 @@ def register_all(broker: KafkaBroker) -> ApiRegistry:
     coordinator = transactions.register(registry, broker, members, cluster)
     pending = None if coordinator is None else coordinator.pending_offsets
     groups.register(registry, broker, members, cluster, pending)
+    admin.register(registry, broker, cluster)
     for register in MODULES:
         register(registry, broker)
     return registry

@@ -15,6 +15,7 @@ from penstock.errors import (
     DeadlineError,
     DiskFailedError,
     DiskFullError,
+    NotEnoughReplicasError,
     NotLeaderError,
     NotSupportedError,
     ProducerFencedError,
@@ -42,6 +43,7 @@ _CODES: Final[tuple[tuple[type[StoreError], ErrorCode], ...]] = (
     (NotSupportedError, ErrorCode.invalid_request),
     (StaleWriteError, ErrorCode.invalid_request),
     (NotLeaderError, ErrorCode.not_leader_or_follower),
+    (NotEnoughReplicasError, ErrorCode.not_enough_replicas),
     (BusyError, ErrorCode.leader_not_available),
     (DiskFullError, ErrorCode.kafka_storage_error),
     (DeadlineError, ErrorCode.request_timed_out),
@@ -54,6 +56,8 @@ _CODES: Final[tuple[tuple[type[StoreError], ErrorCode], ...]] = (
 
 def code_of(error: StoreError) -> ErrorCode:
     """Return the code that makes a Kafka client react to `error` as it should."""
+    if isinstance(error, NotEnoughReplicasError) and error.is_appended:
+        return ErrorCode.not_enough_replicas_after_append
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code

@@ -23,6 +23,7 @@ from penstock.codec.format import (
     BATCH_COUNT_MAX,
     CONTROL_SUFFIX,
     FLAG_INNER_BATCH,
+    GAP_MAX,
     KAFKA_BATCH,
     KIND_BATCH,
     KIND_SIMPLE,
@@ -181,6 +182,22 @@ class Appender:
     def truncate_queue(self, handle: int, next_offset: int, next_unit: int) -> None:
         with self._lock:
             self._queues.get(handle).cut(next_offset, next_unit)
+
+    def restart_queue(self, handle: int, next_offset: int, next_unit: int) -> None:
+        if next_offset < 0 or next_unit < 0:
+            raise BadRequestError("a queue starts at offset and unit 0 or later")
+        with self._lock:
+            self._queues.get(handle).restart(next_offset, next_unit)
+
+    def skip_offsets(self, handle: int, until: int) -> None:
+        with self._lock:
+            queue = self._queues.get(handle)
+            if not 0 <= until - queue.next_offset <= GAP_MAX:
+                raise BadRequestError(
+                    f"shard {queue.shard!r} ends at offset {queue.next_offset}, it cannot go on "
+                    f"at {until}"
+                )
+            queue.skip_to(until)
 
     def take_times(self, handle: int) -> list[tuple[int, int]]:
         with self._lock:
@@ -422,7 +439,6 @@ class Appender:
         if entries:
             self._index.put_all(entries, position, store_ms)
         queue.epoch = copy.facts.epoch
-        self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, store_ms)
 
 
 def _entry_hashes(queue: Queue, draft: Draft) -> list[int]:

@@ -118,6 +118,16 @@ class Queue:
             self.next_unit += gap
         self._advance(offset, BLOCK_MAX_NONE)
 
+    def restart(self, next_offset: int, next_unit: int) -> None:
+        """Forget everything; go on at `next_offset`, which is unit `next_unit`."""
+        self.units.clear()
+        self.times.clear()
+        self.hidden.clear()
+        self.block_max = BLOCK_MAX_NONE
+        self.next_offset = next_offset
+        self.next_unit = self.first_unit = next_unit
+        self.epoch = EPOCH_UNKNOWN
+
     def cut(self, next_offset: int, next_unit: int) -> None:
         """Forget everything from `next_offset`, which is unit `next_unit`, on."""
         if not (0 <= next_offset <= self.next_offset and 0 <= next_unit <= self.next_unit):

@@ -14,6 +14,7 @@ from penstock.codec.append_interface import Replayed
 from penstock.codec.codes import (
     REPLAY_DAMAGE,
     REPLAY_DONE,
+    REPLAY_LEAP,
     REPLAY_NO_INDEX_ROOM,
     REPLAY_TRUNCATE_BATCH_QUEUE,
 )
@@ -157,12 +158,11 @@ class Replay:
         is_batch = facts.record.sys_flag & FLAG_INNER_BATCH or facts.inner is not None
         return KIND_BATCH if is_batch else KIND_SIMPLE
 
-    def _make_way(self, queue: Queue, offset: int, position: int) -> int | Damage:
+    def _make_way(self, queue: Queue, offset: int, position: int) -> int:
         """Let `offset` be the next one of `queue`."""
         if offset - queue.next_offset > GAP_MAX:
-            return Damage(
-                position, f"offset {offset} of {queue.shard!r} follows {queue.next_offset - 1}"
-            )
+            self._specials.append((position, queue.handle))
+            return REPLAY_LEAP
         if offset > queue.next_offset:
             queue.skip_to(offset)
         elif offset < queue.next_offset:

@@ -10,20 +10,30 @@ is refused with `BusyError`.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from penstock.codec.validation import check_limit
-from penstock.engine.contract import Capabilities, ShardConfig, TryWriteEngine, Written
+from penstock.engine.contract import (
+    Capabilities,
+    ReplicatedEngine,
+    ShardConfig,
+    TryWriteEngine,
+    Written,
+)
 from penstock.engine.memory.shard import Bounds, MemoryShard
 from penstock.engine.per_shard_engine import ShardedEngine
 from penstock.platform.clock import Clock
 from penstock.record import Record, ShardId
 
+if TYPE_CHECKING:
+    from penstock.engine.replication.log import ReplicaLog
+
 RECORDS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 256 << 20
 
 
-class MemoryStorageEngine(ShardedEngine[MemoryShard], TryWriteEngine):
+class MemoryStorageEngine(ShardedEngine[MemoryShard], TryWriteEngine, ReplicatedEngine):
     """`records_max` and `bytes_max` bound each shard whose own configuration says nothing."""
 
     def __init__(
@@ -47,8 +57,15 @@ class MemoryStorageEngine(ShardedEngine[MemoryShard], TryWriteEngine):
     def try_write(self, shard: ShardId, record: Record) -> Written | None:
         return self.write(shard, record)
 
+    def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]:
+        """See `ReplicatedEngine`. A new start of the node begins with empty logs."""
+        return self._find(shard).replica_logs()
+
+    def sync(self) -> None:
+        """There is no device; replicas count for what they have."""
+
     def _create(self, shard: ShardId, config: ShardConfig) -> MemoryShard:
-        return MemoryShard(shard, config, self._bounds, self._clock)
+        return MemoryShard(shard, config, self._bounds, self._clock, self._announce)
 
     def _delete(self, store: MemoryShard) -> None:
         store.forget()

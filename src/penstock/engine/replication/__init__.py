@@ -17,24 +17,30 @@ all replicas; a leader is elected from replicas that have all of them.
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.core import CoreOptions, ReplicaCore
 from penstock.engine.replication.effects import (
+    Assigned,
     Committed,
     Damaged,
     Effect,
     LeaveInSync,
     ProposeInSync,
+    Removed,
     Send,
     SyncLog,
 )
 from penstock.engine.replication.log import ReplicaLog
+from penstock.engine.replication.peer_channel import PeerChannel
 
 __all__ = [
+    "Assigned",
     "Assignment",
     "Committed",
     "CoreOptions",
     "Damaged",
     "Effect",
     "LeaveInSync",
+    "PeerChannel",
     "ProposeInSync",
+    "Removed",
     "ReplicaCore",
     "ReplicaLog",
     "Send",

@@ -21,10 +21,12 @@ from msgspec import Struct
 
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.effects import (
+    Assigned,
     Committed,
     Effect,
     LeaveInSync,
     ProposeInSync,
+    Removed,
     Send,
     SyncLog,
 )
@@ -42,6 +44,10 @@ from penstock.engine.replication.messages import (
 )
 from penstock.engine.replication.sessions import FetchSession, ServedSession
 from penstock.errors import CorruptionError
+
+TURN_MIN: Final = 32
+TURNS: Final = 20
+"""In how many ticks a node looks at all of its shards, when they are many."""
 
 OpenLogs = Callable[[str], Sequence[ReplicaLog]]
 
@@ -80,6 +86,8 @@ class ReplicaCore:
         """Shards with damaged records: the partition epoch at which the damage was found, and when
         the metadata group was asked last."""
         self._sessions = 0
+        self._turn: list[str] = []
+        """Shards that ticks have yet to look at in this round."""
         self.effects: list[Effect] = []
 
     def take_effects(self) -> list[Effect]:
@@ -113,8 +121,12 @@ class ReplicaCore:
 
     def remove(self, shard: str) -> None:
         """Stop the replication of a shard: it was deleted, or has no replica here any more."""
+        if self._known(shard) is None:
+            return
         self._stop_leading(shard)
         self._stop_following(shard)
+        self._leaving.pop(shard, None)
+        self.effects.append(Removed(shard))
 
     def _forget_follower(self, node: int) -> None:
         """A node that registers again may have lost records: what it reported does not count."""
@@ -125,13 +137,17 @@ class ReplicaCore:
     def _assign(self, now: float, assignment: Assignment) -> None:
         known = self._known(assignment.shard)
         if known is not None and not assignment.is_newer_than(known.assignment):
-            return
+            is_same = known.assignment.is_newer_than(assignment) is False
+            if not is_same or known.assignment.min_insync == assignment.min_insync:
+                return  # else only the minimum of the topic changed
         if self._node_id not in assignment.replicas:
             self.remove(assignment.shard)
-        elif assignment.leader == self._node_id:
+            return
+        if assignment.leader == self._node_id:
             self._lead(now, assignment)
         else:
             self._follow(assignment)
+        self.effects.append(Assigned(assignment))
 
     def _known(self, shard: str) -> LeaderReplica | FollowerReplica | None:
         return self.leaders.get(shard) or self.followers.get(shard)
@@ -229,16 +245,16 @@ class ReplicaCore:
     # Time
 
     def tick(self, now: float) -> None:
-        replicas: list[LeaderReplica | FollowerReplica] = []
-        replicas += self.leaders.values()
-        replicas += self.followers.values()
-        for replica in replicas:
+        for shard in self._next_turn():
+            replica = self._known(shard)
+            if replica is None:
+                continue
             if any(log.damaged_at is not None for log in replica.logs):
                 self._handle_damage(now, replica)
             else:
-                self._leaving.pop(replica.assignment.shard, None)
-        for leader in list(self.leaders.values()):
-            self._propose(now, leader)
+                self._leaving.pop(shard, None)
+            if isinstance(replica, LeaderReplica):
+                self._after_progress(now, replica)
         for node, served in self._serving.items():
             is_due = served.parked_at is not None and (
                 now - served.parked_at >= self._options.wait_s
@@ -249,6 +265,15 @@ class ReplicaCore:
             if session.is_waiting and now - session.asked_at > self._options.reply_s:
                 session.begin_again(self._next_session())
             self._send_fetch(now, session)
+
+    def _next_turn(self) -> list[str]:
+        """Return the shards that this tick looks at: a part of them when there are many, so that
+        an idle node with thousands does little."""
+        if not self._turn:
+            self._turn = [*self.leaders, *self.followers]
+        count = max(TURN_MIN, (len(self.leaders) + len(self.followers)) // TURNS)
+        turn, self._turn = self._turn[-count:], self._turn[:-count]
+        return turn
 
     def _handle_damage(self, now: float, replica: LeaderReplica | FollowerReplica) -> None:
         """Leave the sets first, then copy the damaged records again: a cut replica that counts as

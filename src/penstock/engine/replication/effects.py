@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.messages import Message
 
 
@@ -20,6 +21,18 @@ class ProposeInSync(Struct, frozen=True):
     leader_epoch: int
     partition_epoch: int
     members: tuple[tuple[int, int], ...]
+
+
+class Assigned(Struct, frozen=True):
+    """This node follows a new assignment of a shard: it leads, or copies, as that says."""
+
+    assignment: Assignment
+
+
+class Removed(Struct, frozen=True):
+    """This node does not replicate a shard any more."""
+
+    shard: str
 
 
 class Committed(Struct, frozen=True):
@@ -52,4 +65,4 @@ class SyncLog(Struct, frozen=True):
     shard: str
 
 
-Effect = SyncLog | Send | ProposeInSync | LeaveInSync | Committed | Damaged
+Effect = Send | ProposeInSync | LeaveInSync | Assigned | Removed | Committed | SyncLog | Damaged

@@ -8,11 +8,12 @@ to such shards, survive a power cut. See `keys` for the rows, `shard` for what i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from penstock.codec.validation import check_records
 from penstock.engine.contract import (
     Capabilities,
+    ReplicatedEngine,
     ShardConfig,
     ShardPart,
     SharedSyncEngine,
@@ -28,6 +29,7 @@ from penstock.engine.rocksdb.keys import (
     shard_row,
     unpack_generation,
 )
+from penstock.engine.rocksdb.replica_store import SyncMark
 from penstock.engine.rocksdb.rows import (
     End,
     ShardRow,
@@ -44,10 +46,13 @@ from penstock.platform.rocksdb.database import Database
 from penstock.platform.rocksdb.settings import DatabaseSettings
 from penstock.record import Flush, Offset, ShardId
 
+if TYPE_CHECKING:
+    from penstock.engine.replication.log import ReplicaLog
+
 DB_COLUMN_FAMILY_BROKER: Final = "DB_COLUMN_FAMILY_BROKER"
 
 
-class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine):
+class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine, ReplicatedEngine):
     def __init__(
         self, database: Database, clock: Clock | None = None, *, owns_database: bool = False
     ) -> None:
@@ -57,6 +62,7 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine):
         self._database: Final = database
         self._owns_database: Final = owns_database
         self._family: Final = database.family(DB_COLUMN_FAMILY_BROKER)
+        self._replicated: Final[dict[ShardId, RocksDBShard]] = {}
         row = self._family.get(GENERATION_ROW)
         self._next_generation = 0 if row is None else unpack_generation(row)
         for key, shard in self._family.scan(*SHARDS):
@@ -90,7 +96,7 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine):
     def batch_write_parts(self, parts: Sequence[ShardPart]) -> list[Written | StoreError]:
         """See `SharedSyncEngine`."""
         results: list[Written | StoreError] = []
-        waiting: list[tuple[int, RocksDBShard, Offset]] = []
+        waiting: list[tuple[int, RocksDBShard, Offset, SyncMark | None]] = []
         for number, (shard, records) in enumerate(parts):
             try:
                 store = self._find(shard)
@@ -101,16 +107,34 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine):
                 continue
             results.append(written)
             if waits:
-                waiting.append((number, store, Offset(written.first + written.count)))
+                end = Offset(written.first + written.count)
+                waiting.append((number, store, end, store.sync_mark()))
         try:
             if waiting:
                 self._database.sync()
-            for _, store, end in waiting:
-                store.show(end)
+            for _, store, end, mark in waiting:
+                store.show(end, mark)
         except StoreError as error:
-            for number, _, _ in waiting:
+            for number, *_ in waiting:
                 results[number] = error
         return results
+
+    def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]:
+        """See `ReplicatedEngine`."""
+        store = self._find(shard)
+        logs = store.replica_logs()
+        with self._directory:
+            self._replicated[shard] = store
+        return logs
+
+    def sync(self) -> None:
+        """Put everything on the device; replicas of shards with `Flush.SYNC` count for it."""
+        with self._directory:
+            stores = list(self._replicated.values())
+        marks = [(store, store.sync_mark()) for store in stores if store.waits_for_device]
+        self._database.sync()
+        for store, mark in marks:
+            store.synced(mark)
 
     def _create(self, shard: ShardId, config: ShardConfig) -> RocksDBShard:
         row = ShardRow(self._next_generation, config)
@@ -126,6 +150,7 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine):
 
     def _delete(self, store: RocksDBShard) -> None:
         store.delete()
+        self._replicated.pop(store.shard, None)
 
     def _close(self) -> None:
         if self._owns_database:
@@ -134,9 +159,18 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine):
     def _load(self, shard: ShardId, row: ShardRow) -> None:
         end = self._family.get(ShardKeys(row.generation).end)
         assert end is not None, f"shard {shard.name!r} has no end"
-        self._shards[shard] = self._build(shard, row, decode_end(end))
+        store = self._shards[shard] = self._build(shard, row, decode_end(end))
+        if row.replicated:
+            store.load_replica()
+            self._replicated[shard] = store
 
     def _build(self, shard: ShardId, row: ShardRow, end: End) -> RocksDBShard:
         return RocksDBShard(
-            shard, row, end, database=self._database, family=self._family, clock=self._clock
+            shard,
+            row,
+            end,
+            database=self._database,
+            family=self._family,
+            clock=self._clock,
+            announce=self._announce,
         )

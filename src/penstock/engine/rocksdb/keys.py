@@ -10,6 +10,11 @@
     D · generation u64 · B · level u8 · block u64      the newest timestamp of a block
     D · generation u64 · P · producer u64              a producer's last writes
     D · generation u64 · W · producer u64 · offset u64 a write in its open transaction
+  and where the shard has replicas on other nodes (`penstock.engine.row_replica`):
+    D · generation u64 · A · offset u64                the write of a client that begins there
+    D · generation u64 · C                             commit offsets, the ends of the operations
+    D · generation u64 · H                             which leader epoch began where
+    D · generation u64 · O · index u64                 an operation
     name = size u32 · bytes, or FFFFFFFF · their BLAKE2 hash when there are many
 
 Every shard that was ever created has a generation of its own: what a deleted shard left is
@@ -72,18 +77,28 @@ class ShardKeys:
         "_block",
         "_expiry",
         "_key",
+        "_operation",
+        "_prefix",
         "_producer",
         "_record",
         "_tag",
         "_transacted",
+        "_write",
         "all",
+        "copy",
         "end",
+        "history",
     )
 
     def __init__(self, generation: int) -> None:
         prefix = b"D" + _pack_u64(generation)
         self.all: Final = (prefix, b"D" + _pack_u64(generation + 1))
         self.end: Final = prefix + b"E"
+        self.copy: Final = prefix + b"C"
+        self.history: Final = prefix + b"H"
+        self._prefix: Final = prefix
+        self._write: Final = prefix + b"A"
+        self._operation: Final = prefix + b"O"
         self._record: Final = prefix + b"R"
         self._key: Final = prefix + b"K"
         self._tag: Final = prefix + b"T"
@@ -118,6 +133,17 @@ class ShardKeys:
 
     def transacted(self, producer_id: int, offset: int) -> bytes:
         return self._transacted + _pack_u64(producer_id) + _pack_u64(offset)
+
+    def write(self, offset: int) -> bytes:
+        return self._write + _pack_u64(offset)
+
+    def operation(self, index: int) -> bytes:
+        return self._operation + _pack_u64(index)
+
+    def every(self, kind: bytes) -> tuple[bytes, bytes]:
+        """Return the bounds of all rows of a kind."""
+        prefix = self._prefix + kind
+        return prefix, _after_prefix(prefix)
 
     @property
     def every_key(self) -> tuple[bytes, bytes]:

@@ -7,11 +7,19 @@ write.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from penstock.engine.producer_table import PRODUCERS_MAX, WRITES_MAX, ProducerTable, Write
+from penstock.engine.producer_table import (
+    PRODUCERS_MAX,
+    WRITES_MAX,
+    ProducerTable,
+    Undone,
+    Write,
+)
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of
 from penstock.engine.rocksdb.rows import decode_writes, encode_writes
+from penstock.engine.row_replica import LoggedWrite
 from penstock.platform.rocksdb.changes import Changes
 from penstock.platform.rocksdb.family import Family
 from penstock.record import Producer
@@ -47,6 +55,31 @@ class StoredProducers:
     def remember(self, producer: Producer, count: int, first_offset: int, now_ms: int) -> None:
         """Note a write that is in the database."""
         self._forgotten.clear()
-        if len(self._table) == self._producers_max and not self._table.writes_of(producer.id):
-            self._forgotten.add(self._table.to_list()[0][0])
+        forgotten = self._table.forgotten_for(producer.id)
+        if forgotten and forgotten[0][0] != producer.id:
+            self._forgotten.add(forgotten[0][0])
         self._table.remember(producer, count, first_offset, now_ms)
+
+    def forgotten_for(self, producer_id: int) -> Undone:
+        """As `ProducerTable.forgotten_for`."""
+        return self._table.forgotten_for(producer_id)
+
+    def writes(self) -> list[tuple[int, Write]]:
+        """Return all writes that are remembered, in the order of their offsets."""
+        known = [(pid, write) for pid, writes in self._table.to_list() for write in writes]
+        return sorted(known, key=lambda item: item[1].first_offset)
+
+    def undo(self, changes: Changes, cut: Iterable[tuple[LoggedWrite, Undone]]) -> None:
+        """Forget writes, the last one first, and put the rows that this leaves."""
+        changed: set[int] = set()
+        for write, forgotten in cut:
+            if write.producer is not None:
+                self._table.undo(write.producer.id, write.first, forgotten)
+                changed |= {write.producer.id, *(known_id for known_id, _ in forgotten)}
+        for producer_id in changed:
+            writes = self._table.writes_of(producer_id)
+            if writes:
+                changes.put(self._keys.producer(producer_id), encode_writes(writes))
+                self._forgotten.discard(producer_id)
+            else:
+                changes.delete(self._keys.producer(producer_id))

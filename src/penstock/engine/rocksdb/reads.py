@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from penstock.engine.compaction import CompactionRules
-from penstock.engine.rocksdb.rows import (
-    End,
+from penstock.engine.record_rows import (
     decode_record,
     is_tombstone,
     moments,
     payload_size,
     stored_at,
 )
+from penstock.engine.rocksdb.rows import End
 from penstock.engine.rocksdb.shard_rows import ShardRows
 from penstock.record import Offset, StoredRecord
 

@@ -13,10 +13,9 @@ synchronously the commit offset moves after the sync, which is waited for outsid
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,91 +23,35 @@ from penstock.codec.validation import Checked
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted, ShardConfig, ShardInfo, Written
 from penstock.engine.rocksdb import reads
-from penstock.engine.rocksdb.keys import ShardKeys, shard_row
-from penstock.engine.rocksdb.producers import StoredProducers
-from penstock.engine.rocksdb.rows import (
-    End,
-    ShardRow,
-    decode_end,
-    decode_record,
-    encode_end,
-    encode_shard,
-)
-from penstock.engine.rocksdb.shard_rows import ShardRows
-from penstock.errors import RetryableError, ShardSealedError, UnknownShardError
-from penstock.platform.clock import Clock
+from penstock.engine.rocksdb.keys import shard_row
+from penstock.engine.rocksdb.replica_store import RocksDBReplicaStore, SyncMark
+from penstock.engine.rocksdb.rows import End, encode_end
+from penstock.engine.rocksdb.stored_shard import SWEEP_RECORDS
+from penstock.engine.row_replica import LoggedWrite, Removed, check_write_size
+from penstock.errors import RetryableError, ShardSealedError
 from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Changes
-from penstock.platform.rocksdb.database import Database
-from penstock.platform.rocksdb.family import Family
-from penstock.record import (
-    Flush,
-    Offset,
-    Producer,
-    Record,
-    ShardId,
-    StoredRecord,
-)
-
-OFFSETS_END: Final = (1 << 64) - 1
-SWEEP_RECORDS: Final = 256
-"""Records that a sweep removes in one write: about a millisecond in which writers wait."""
+from penstock.record import Offset, Producer, Record, StoredRecord
 
 
-class RocksDBShard:
-    """Invariants: earliest <= commit <= latest; swept <= earliest; rows in [earliest, latest) are
-    complete; `_end` is what the end's row holds."""
+class _Compaction(NamedTuple):
+    """What a compaction is going to remove."""
 
-    __slots__ = (
-        "_clock",
-        "_commit",
-        "_database",
-        "_deleted",
-        "_end",
-        "_family",
-        "_lock",
-        "_producers",
-        "_row",
-        "_rows",
-        "_tail_clean",
-        "_times_opened",
-        "shard",
-    )
+    bounds: reads.Bounds
+    """Where superseded records go."""
+    tombstones: list[int]
+    again_ms: int | None
 
-    def __init__(
-        self,
-        shard: ShardId,
-        row: ShardRow,
-        end: End,
-        *,
-        database: Database,
-        family: Family,
-        clock: Clock,
-    ) -> None:
-        self.shard: Final = shard
-        self._row = row
-        self._end = end
-        self._commit = end.latest
-        self._database: Final = database
-        self._family: Final = family
-        self._clock: Final = clock
-        self._lock: Final = threading.Lock()
-        self._rows: Final = ShardRows(family, ShardKeys(row.generation))
-        self._producers: StoredProducers | None = None  # until one writes
-        self._tail_clean = False  # not looked at yet
-        self._times_opened = database.prepare()
-        self._deleted = False
 
-    @property
-    def config(self) -> ShardConfig:
-        return self._row.config
+class RocksDBShard(RocksDBReplicaStore):
+    __slots__ = ()
 
     def info(self) -> ShardInfo:
-        with self._lock:
+        with self.lock:
             return ShardInfo(
                 shard=self.shard,
                 earliest=Offset(self._end.earliest),
                 commit=Offset(self._commit),
-                latest=Offset(self._end.latest),
+                latest=Offset(self._end.latest if self.replica is None else self._commit),
                 size=self._end.size,
                 sealed=self._row.sealed,
             )
@@ -116,32 +59,29 @@ class RocksDBShard:
     def alter(self, config: ShardConfig) -> None:
         self._change_row(config=config)
 
-    def seal(self) -> None:
+    def _seal(self) -> None:
         self._change_row(sealed=True)
 
     def delete(self) -> None:
         """Remove every row; later changes find the shard unknown."""
-        with self._lock:
+        with self.lock:
             changes = Changes()
             changes.delete(shard_row(self.shard))
             changes.delete_range(*self._rows.keys.all)
             self._family.write(changes, frees_room=True)
-            self._deleted = True
-        self._sync_if(self._is_synchronous)
+            self._mark_deleted()
+        self._sync_if(self.waits_for_device)
 
     def _change_row(self, *, config: ShardConfig | None = None, sealed: bool | None = None) -> None:
-        with self._lock:
-            self._begin_change()
+        with self.lock:
+            self.check_exists()
             row = replace(
                 self._row,
                 config=self._row.config if config is None else config,
                 sealed=self._row.sealed if sealed is None else sealed,
             )
-            changes = Changes()
-            changes.put(shard_row(self.shard), encode_shard(row))
-            self._family.write(changes)
-            self._row = row
-        self._sync_if(self._is_synchronous)
+            self._put_row(row)
+        self._sync_if(self.waits_for_device)
 
     # Writing
 
@@ -158,9 +98,11 @@ class RocksDBShard:
     ) -> tuple[Written, bool]:
         """Append, and say whether the caller has to sync the database and call `show`."""
         count = len(records)
-        synchronous = self._is_synchronous
-        with self._lock:
-            self._begin_change()
+        synchronous = self.waits_for_device
+        with self.lock:
+            self.check_exists()
+            replica = self.replica
+            epoch = 0 if replica is None else replica.check_leads()
             known = None
             if producer is not None:
                 known = self._known_producers().check(producer, count, self.shard.name)
@@ -168,21 +110,26 @@ class RocksDBShard:
                 if self._row.sealed:
                     raise ShardSealedError(self.shard.name)
                 first = self._end.latest
-                self._write(records, producer)
-                if not synchronous:
+                self._write(records, producer, epoch)
+                if replica is None and not synchronous:
                     self._commit = self._end.latest
             else:
                 first = known
         return Written(Offset(first), count, repeated=known is not None), synchronous
 
-    def _write(self, records: Sequence[Record], producer: Producer | None) -> None:
+    def _write(self, records: Sequence[Record], producer: Producer | None, epoch: int) -> None:
         if not self._tail_clean:
             self._clean_tail()
         now_ms = self._clock.now_ms()
-        pieces, end = self._build(records, now_ms)
+        pieces, end = self._build(records, now_ms, epoch)
         last = pieces[-1]
         last.put(self._rows.keys.end, encode_end(end))
         first, count = self._end.latest, len(records)
+        histories = None
+        if self.replica is not None:
+            check_write_size(end.size - self._end.size, self.shard.name)
+            write = LoggedWrite(first, count, epoch, producer, now_ms)
+            histories = self._log_write(last, write)
         if producer is not None:
             self._known_producers().put(last, producer, count, first, now_ms)
             if producer.is_transactional:
@@ -193,9 +140,13 @@ class RocksDBShard:
         self._tail_clean = True
         if producer is not None:
             self._known_producers().remember(producer, count, first, now_ms)
+        if self.replica is not None and histories is not None:
+            self.replica.histories = histories
         self._end = end
 
-    def _build(self, records: Sequence[Record], now_ms: int) -> tuple[list[Changes], End]:
+    def _build(
+        self, records: Sequence[Record], now_ms: int, epoch: int
+    ) -> tuple[list[Changes], End]:
         """Return the rows of `records` in pieces of bounded size, and the shard's end with them."""
         end, rows = self._end, self._rows
         offset, size, newest, group = (
@@ -211,7 +162,7 @@ class RocksDBShard:
             if changes.size >= CHANGES_SIZE_MAX:
                 changes = Changes()
                 pieces.append(changes)
-            timestamp_ms, row_size = rows.add(changes, offset, record, now_ms, stored_ms)
+            timestamp_ms, row_size = rows.add(changes, offset, record, now_ms, stored_ms, epoch)
             newest, group = rows.add_time(changes, offset, max(newest, timestamp_ms), group)
             size += row_size
             offset += 1
@@ -225,24 +176,20 @@ class RocksDBShard:
             newest_in_group=group,
         )
 
-    def _clean_tail(self) -> None:
-        """Remove what a write of several pieces that did not end has left."""
-        rows = self._rows.records(self._end.latest, OFFSETS_END)
-        while leftover := list(islice(rows, SWEEP_RECORDS)):
-            changes = Changes()
-            for offset, row in leftover:
-                self._rows.remove(changes, decode_record(offset, row))
-            self._family.write(changes, frees_room=True)
-        self._tail_clean = True
-
     def _commit_until(self, offset: int) -> None:
-        if self._commit < offset:
+        replica = self.replica
+        if (self._commit if replica is None else replica.synced) < offset:
+            mark = self.sync_mark()
             self._database.sync()
-            self.show(offset)
+            self.show(offset, mark)
 
-    def show(self, offset: int) -> None:
-        """Let readers see what is below `offset`, which is on the device."""
-        with self._lock:
+    def show(self, offset: int, mark: SyncMark | None) -> None:
+        """Let readers see what is below `offset`, which is on the device; where there are replicas,
+        count for what was there at `mark` before the sync."""
+        if self.replica is not None:
+            self.synced(mark)
+            return
+        with self.lock:
             self._commit = max(self._commit, offset)
 
     # Reading
@@ -276,30 +223,30 @@ class RocksDBShard:
 
     # Deleting
 
-    def delete_key(self, key: bytes) -> int:
-        with self._lock:
-            self._begin_change()
+    def _delete_key(self, key: bytes) -> int:
+        with self.lock:
+            self.check_exists()
             now_ms, end, count = self._clock.expiry_ms(), self._end, 0
             rows = self._rows.of_key_back(key, end.earliest, end.latest)
             patient = False
             while part := list(islice(rows, SWEEP_RECORDS)):
-                self._remove([offset for offset, _, _ in part], patient=patient)
+                self.remove([offset for offset, _, _ in part], patient=patient)
                 count += sum(expires_ms > now_ms for _, expires_ms, _ in part)
                 patient = True
-        self._sync_if(patient and self._is_synchronous)
+        self._sync_if(patient and self.waits_for_device)
         return count
 
-    def end_transaction(self, producer_id: int, start: int, *, is_commit: bool) -> int:
+    def _end_transaction(self, producer_id: int, start: int, *, is_commit: bool) -> int:
         count = 0
         writes = self._rows.transacted(producer_id)
         if not is_commit:
             offsets = (offset for write in writes for offset in write if offset >= start)
             while part := list(islice(offsets, SWEEP_RECORDS)):
-                with self._lock:
-                    self._begin_change()
-                    count += self._remove(part, patient=count > 0)[0]
-        with self._lock:
-            self._begin_change()
+                with self.lock:
+                    self.check_exists()
+                    count += self.remove(part, patient=count > 0).records
+        with self.lock:
+            self.check_exists()
             if writes:
                 # Last: when the process ends before, the rows are there for the next one.
                 changes = Changes()
@@ -309,35 +256,40 @@ class RocksDBShard:
         self._sync_if(not is_commit)
         return count
 
-    def delete_offset(self, offset: int) -> bool:
-        with self._lock:
-            self._begin_change()
+    def _delete_offset(self, offset: int) -> bool:
+        with self.lock:
+            self.check_exists()
             if not self._end.earliest <= offset < self._commit:
                 return False
-            entry = self._rows.record(offset)
-            if entry is None:
-                return False
-            self._remove([offset])
-            expires_ms, now_ms = entry[0].expires_at_ms, self._clock.expiry_ms()
-        self._sync_if(self._is_synchronous)
-        return expires_ms is None or expires_ms > now_ms
+            removed = self.remove([offset])
+        self._sync_if(removed.records > 0 and self.waits_for_device)
+        return removed.live > 0
 
-    def delete_before(self, offset: int) -> Offset:
-        with self._lock:
-            self._begin_change()
+    def _delete_before(self, offset: int) -> Offset:
+        with self.lock:
+            self.check_exists()
             earliest = max(self._end.earliest, min(offset, self._commit))
             if earliest > self._end.earliest:
                 self._apply(Changes(), self._end._replace(earliest=earliest))
-        self._sync_if(self._is_synchronous)
+        self._sync_if(self.waits_for_device)
         # The offset has moved; what a sweep leaves only takes room until the next one.
         with contextlib.suppress(RetryableError):
-            while self._sweep():
+            while self.sweep_some():
                 pass
         return Offset(earliest)
 
-    def compact(self, stable_until: Callable[[], int | None]) -> Compacted:
-        if not self.config.cleanup.compacts:
-            return Compacted(0, 0)
+    def _compact(self, stable_until: Callable[[], int | None]) -> Compacted:
+        plan = self._plan_compaction(stable_until)
+        removed = self._remove_superseded(plan.bounds)
+        for first in range(0, len(plan.tombstones), SWEEP_RECORDS):
+            with self.lock:
+                self.check_exists()
+                part = plan.tombstones[first : first + SWEEP_RECORDS]
+                removed = removed.plus(self.remove(part, patient=True))
+        self._sync_if(removed.records > 0 and self.waits_for_device)
+        return Compacted(removed.records, removed.size, plan.again_ms)
+
+    def _plan_compaction(self, stable_until: Callable[[], int | None]) -> _Compaction:
         bounds = self._bounds()
         # After the bounds: a transaction holds the shard up before it writes below them.
         stable = stable_until()
@@ -347,113 +299,39 @@ class RocksDBShard:
         end, young_ms = reads.settled_end(self._rows, bounds, rules)
         bounds = bounds._replace(end=end)
         old = reads.old_tombstones(self._rows, bounds, rules)
-        removed = self._remove_superseded(bounds)
-        count, size = removed.records, removed.size
-        for first in range(0, len(old.offsets), SWEEP_RECORDS):
-            with self._lock:
-                self._begin_change()
-                part = self._remove(old.offsets[first : first + SWEEP_RECORDS], patient=True)
-                count, size = count + part[0], size + part[1]
-        self._sync_if(count > 0 and self._is_synchronous)
-        return Compacted(count, size, rules.again(old.waiting_ms, young_ms))
+        return _Compaction(bounds, old.offsets, rules.again(old.waiting_ms, young_ms))
 
-    def _remove_superseded(self, bounds: reads.Bounds) -> Compacted:
-        count = size = 0
+    def compactable(
+        self, stable_until: Callable[[], int | None]
+    ) -> tuple[Iterator[int], int | None]:
+        plan = self._plan_compaction(stable_until)
+        superseded = (offset for _, _, offset in reads.superseded(self._rows, plan.bounds))
+        return chain(superseded, plan.tombstones), plan.again_ms
+
+    def _remove_superseded(self, bounds: reads.Bounds) -> Removed:
+        removed = Removed()
         superseded = reads.superseded(self._rows, bounds)
         while part := list(islice(superseded, SWEEP_RECORDS)):
-            with self._lock:
-                self._begin_change()
+            with self.lock:
+                self.check_exists()
                 # A keeper may have been deleted meanwhile: its predecessor is the newest again.
                 kept = {
                     keeper
                     for keeper in {(prefix, newest) for prefix, newest, _ in part}
                     if self._family.get(self._rows.keys.named(*keeper)) is not None
                 }
-                removed = self._remove(
-                    [offset for prefix, newest, offset in part if (prefix, newest) in kept],
-                    patient=count > 0,
-                )
-                count, size = count + removed[0], size + removed[1]
-        return Compacted(count, size)
+                offsets = [offset for prefix, newest, offset in part if (prefix, newest) in kept]
+                removed = removed.plus(self.remove(offsets, patient=removed.records > 0))
+        return removed
 
-    def remove_expired(self) -> Compacted:
+    def _remove_expired(self) -> Compacted:
         """Give back the room of records that have expired."""
-        count = size = 0
+        removed = Removed()
         expired = self._rows.expired(self._clock.expiry_ms())
         while part := list(islice(expired, SWEEP_RECORDS)):
-            with self._lock:
-                self._begin_change()
-                end = self._end
-                here = [offset for _, offset in part if end.earliest <= offset < self._commit]
-                removed = self._remove(here, patient=count > 0)
-                count, size = count + removed[0], size + removed[1]
-        return Compacted(count, size)
-
-    def _remove(self, offsets: list[int], *, patient: bool = False) -> tuple[int, int]:
-        """Remove a few records, if they are there; return how many there were, and their size."""
-        count = size = 0
-        changes = Changes()
-        for offset in offsets:
-            entry = self._rows.record(offset)
-            if entry is not None:
-                self._rows.remove(changes, entry[0])
-                count, size = count + 1, size + entry[1]
-        if count:
-            end = self._end._replace(size=self._end.size - size)
-            self._apply(changes, end, patient=patient)
-        return count, size
-
-    def _sweep(self) -> bool:
-        """Remove some rows below the earliest offset; return whether there may be more."""
-        with self._lock:
-            end = self._end
-            if self._deleted or end.swept >= end.earliest:
-                return False
-            changes, size, swept = Changes(), 0, end.earliest
-            leftover = self._rows.records(end.swept, end.earliest)
-            for number, (offset, row) in enumerate(leftover):
-                if number == SWEEP_RECORDS:
-                    swept = offset
-                    break
-                self._rows.remove(changes, decode_record(offset, row))
-                size += len(row)
-            self._rows.remove_times(changes, end.swept, swept)
-            self._apply(changes, end._replace(swept=swept, size=end.size - size))
-        return True
-
-    def _apply(self, changes: Changes, end: End, *, patient: bool = False) -> None:
-        changes.put(self._rows.keys.end, encode_end(end))
-        self._family.write(changes, frees_room=True, patient=patient)
-        self._end = end
-
-    # The rest
-
-    @property
-    def _is_synchronous(self) -> bool:
-        return self._row.config.flush is Flush.SYNC
-
-    def _sync_if(self, is_due: bool) -> None:
-        if is_due:
-            self._database.sync()
-
-    def _known_producers(self) -> StoredProducers:
-        if self._producers is None:
-            self._producers = StoredProducers(self._family, self._rows.keys)
-        return self._producers
-
-    def _begin_change(self) -> None:
-        if self._deleted:
-            raise UnknownShardError(self.shard.name)
-        times_opened = self._family.prepare()
-        if times_opened != self._times_opened:
-            self._load_end()
-            self._times_opened = times_opened
-
-    def _load_end(self) -> None:
-        """Start again from the rows: a write that failed on a full disk may be there after all."""
-        row = self._family.get(self._rows.keys.end)
-        assert row is not None, f"shard {self.shard.name!r} has no end"
-        self._end = decode_end(row)
-        self._commit = self._end.latest
-        self._producers = None
-        self._tail_clean = False
+            with self.lock:
+                self.check_exists()
+                first = self._end.earliest
+                here = [offset for _, offset in part if first <= offset < self._commit]
+                removed = removed.plus(self.remove(here, patient=removed.records > 0))
+        return Compacted(removed.records, removed.size)

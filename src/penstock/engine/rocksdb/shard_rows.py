@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.codec.validation import INT64_MAX, INT64_MIN
+from penstock.engine.record_rows import decode_record, encode_record, moments, stored_at
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of
 from penstock.engine.rocksdb.rows import (
     BLOCK_ROW,
@@ -27,8 +28,6 @@ from penstock.engine.rocksdb.rows import (
     TAG_ROW,
     TRANSACTED_ROW,
     End,
-    decode_record,
-    encode_record,
 )
 from penstock.platform.rocksdb.changes import Changes
 from penstock.platform.rocksdb.family import Family
@@ -47,14 +46,32 @@ class ShardRows:
         self.keys: Final = keys
 
     def add(
-        self, changes: Changes, offset: int, record: Record, now_ms: int, stored_ms: int
+        self,
+        changes: Changes,
+        offset: int,
+        record: Record,
+        now_ms: int,
+        stored_ms: int,
+        epoch: int = 0,
     ) -> tuple[int, int]:
         """Put a record's rows; return its timestamp and the size of its own row."""
-        keys = self.keys
-        timestamp_ms, expires = record.timestamp_ms, record.expires_at_ms
+        timestamp_ms = record.timestamp_ms
         if timestamp_ms is None:
             timestamp_ms = now_ms
-        row = encode_record(record, timestamp_ms, stored_ms)
+        row = encode_record(record, timestamp_ms, stored_ms, epoch)
+        self.put(changes, offset, record, timestamp_ms, row)
+        return timestamp_ms, len(row)
+
+    def put(
+        self,
+        changes: Changes,
+        offset: int,
+        record: Record | StoredRecord,
+        timestamp_ms: int,
+        row: bytes,
+    ) -> None:
+        """Put a record's own row, and those of its indexes."""
+        keys, expires = self.keys, record.expires_at_ms
         changes.put(keys.record(offset), row)
         expires_ms = INT64_MAX if expires is None else expires
         if record.key is not None:
@@ -64,7 +81,6 @@ class ShardRows:
             changes.put(keys.named(keys.of_tag(tag), offset), TAG_ROW.pack(expires_ms))
         if expires is not None:
             changes.put(keys.expiry(expires, offset), b"")
-        return timestamp_ms, len(row)
 
     def remove(self, changes: Changes, record: StoredRecord) -> None:
         keys, offset = self.keys, record.offset
@@ -90,6 +106,45 @@ class ShardRows:
             return INT64_MIN, group
         changes.put(self.keys.block(_GROUPS, offset >> GROUP_BITS), BLOCK_ROW.pack(group))
         return INT64_MIN, INT64_MIN
+
+    def skip_times(
+        self, changes: Changes, start: int, end: int, newest: int, group: int
+    ) -> tuple[int, int]:
+        """As `add_time`, for offsets that have no records."""
+        while start < end:
+            last = min(end, (start | ((1 << BLOCK_BITS) - 1)) + 1) - 1
+            newest, group = self.add_time(changes, last, newest, group)
+            start = last + 1
+        return newest, group
+
+    def cut(self, changes: Changes, offset: int, end: End) -> End:
+        """Delete the rows of blocks that do not end before `offset`; return the shard's end with
+        `offset` as the next one. Rows of records are left; those from `offset` on take room until
+        the next write."""
+        for level, bits in ((_BLOCKS, BLOCK_BITS), (_GROUPS, GROUP_BITS)):
+            changes.delete_range(
+                self.keys.block(level, offset >> bits), self.keys.block(level + 1, 0)
+            )
+        block = offset >> BLOCK_BITS
+        rows = [row for _, row in self.records(max(end.earliest, block << BLOCK_BITS), offset)]
+        first = self.keys.block(_BLOCKS, offset >> GROUP_BITS << (GROUP_BITS - BLOCK_BITS))
+        blocks = self.family.scan(first, self.keys.block(_BLOCKS, block))
+        start, stop = self.keys.record(end.earliest), self.keys.record(offset)
+        last = next(self.family.scan_back(start, stop), None)
+        return end._replace(
+            latest=offset,
+            store_timestamp_ms=0 if last is None else stored_at(last[1]),
+            newest_in_block=max((moments(row)[1] for row in rows), default=INT64_MIN),
+            newest_in_group=max((BLOCK_ROW.unpack(row)[0] for _, row in blocks), default=INT64_MIN),
+        )
+
+    def remove_indexes(self, changes: Changes, offset: int) -> None:
+        """Delete the rows of keys, tags and expiry from `offset` on, whose records cannot be
+        read."""
+        for kind in (b"K", b"T", b"X"):
+            for key, _ in self.family.scan(*self.keys.every(kind)):
+                if offset_of(key) >= offset:
+                    changes.delete(key)
 
     def remove_times(self, changes: Changes, start: int, end: int) -> None:
         """Delete the rows of blocks and groups that lie wholly below `end`; those below `start`

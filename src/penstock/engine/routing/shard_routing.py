@@ -156,6 +156,7 @@ class ShardRouting:
         if entry.meta is not None and leader != self.node_id:
             _check_not_lost(entry)
             raise NotLeaderError(entry.name, leader=None if leader is None else str(leader))
+        _check_replica(entry)
 
     def _find_own_writer(self, entry: ShardEntry) -> StorageEngine:
         self.check_led(entry)
@@ -176,6 +177,7 @@ class ShardRouting:
             raise ShardSealedError(entry.name)
         if meta.leader != self.node_id:
             return self._other_node(entry, meta.leader)
+        _check_replica(entry)
         engine = self.open_shard(entry)
         with self.cache.lock:
             if entry.meta is meta and entry.active is active and entry.is_open:
@@ -189,6 +191,7 @@ class ShardRouting:
             raise UnknownShardError(entry.name)
         if meta.leader != self.node_id:
             return self._other_node(entry, meta.leader)
+        _check_replica(entry)
         engine = self.open_shard(entry)
         with self.cache.lock:
             if entry.meta is meta and entry.is_open:
@@ -214,6 +217,12 @@ class ShardRouting:
             name = None if leader is None else str(leader)
             raise NotLeaderError(entry.name, leader=name)
         return self._forwarder.engine_of(leader, entry.topic.storage_type)
+
+
+def _check_replica(entry: ShardEntry) -> None:
+    """A node serves a replicated shard when it leads its copy and has loaded what it must know."""
+    if entry.is_replicated and (entry.replica is None or not entry.replica.is_ready):
+        raise NotLeaderError(entry.name, leader=None)
 
 
 def _check_not_lost(entry: ShardEntry) -> None:

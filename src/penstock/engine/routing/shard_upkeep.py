@@ -209,18 +209,19 @@ class ShardUpkeep:
         # Should what follows fail, it is tried again soon, and not with every write.
         entry.quota_left = _FIRST_QUOTA_CHECK
         info = engine.shard_info(entry.id)
-        count = info.latest - active.start_offset
-        record_size = max(1, info.size // max(1, info.latest - info.earliest))
+        # At the commit offset: a later leader may have fewer records after it, and could not roll.
+        count = info.commit - active.start_offset
+        record_size = max(1, info.size // max(1, info.commit - info.earliest))
         size = count * record_size
         roll_size = entry.topic.topic.config.segment_size or self._limits.roll_size
         if count > 0 and (size >= roll_size or self._is_old(entry)):
             assert entry.meta is not None
             self._meta.next_segment(
-                entry.id, active.number, info.latest, epoch=entry.meta.leader_epoch
+                entry.id, active.number, info.commit, epoch=entry.meta.leader_epoch
             )
             report.rolled += 1
             size = 0
-            _log.info("segment_rolled", shard=entry.name, number=active.number, end=info.latest)
+            _log.info("segment_rolled", shard=entry.name, number=active.number, end=info.commit)
         left = max(0, roll_size - size) // record_size
         entry.quota_left = max(1, min(_QUOTA_CHECK_MAX, left // 2))
 

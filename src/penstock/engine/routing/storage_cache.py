@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from sys import intern
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -27,6 +27,9 @@ from penstock.meta import events as event
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.log import get_logger
 from penstock.record import Flush, QueueKind, ShardId
+
+if TYPE_CHECKING:
+    from penstock.engine.replication.shard_replica import ShardReplica
 
 _SEGMENT: Final = STORAGE_ALIASES["segment"]
 _log: Final = get_logger(__name__)
@@ -134,6 +137,7 @@ class ShardEntry:
         "records_written",
         "released",
         "removals",
+        "replica",
         "segments",
         "topic",
         "writer",
@@ -154,6 +158,8 @@ class ShardEntry:
         self.reader: StorageEngine | None = None
         self.is_open = False
         """Whether this node's engine has the shard."""
+        self.replica: ShardReplica | None = None
+        """This node's copy of a replicated shard, once the replication has it."""
         self.appended: tuple[Callable[[], None], ...] = ()
         """Called after every write; see `append_notifications`."""
         self.end_offset = 0
@@ -173,6 +179,13 @@ class ShardEntry:
         self.compacted: tuple[int, ShardConfig, int | None] | None = None
         """At the last compaction: `records_written` and `released`, the configuration, when it
         wants another."""
+
+    @property
+    def is_replicated(self) -> bool:
+        meta = self.meta
+        return self.topic.topic.config.replication > 1 or (
+            meta is not None and len(meta.replicas) > 1
+        )
 
     @property
     def active(self) -> Segment | None:
@@ -220,6 +233,35 @@ class StorageCacheManager:
     def wait_for_revision(self, revision: int, seconds: float) -> bool:
         """Wait until everything up to `revision` is known; return whether it is."""
         return self._waiters.wait(lambda: self.revision >= revision, seconds)
+
+    def wait_until_led(self, names: Iterable[str], node_id: int, seconds: float) -> bool:
+        """Wait until those of `names` that are replicated and led by this node can be served;
+        return whether they can."""
+        missing = set(names)
+
+        def is_over() -> bool:
+            missing.difference_update([name for name in missing if self._is_served(name, node_id)])
+            return not missing
+
+        return self._waiters.wait(is_over, seconds)
+
+    def set_replica(self, name: str, replica: ShardReplica | None) -> None:
+        """Set this node's copy of a replicated shard, or that its state changed."""
+        entry = self.shards.get(name)
+        if entry is None:
+            return
+        with self.lock:
+            entry.replica = replica
+            entry.forget_derived()
+        for notify in entry.appended:
+            notify()  # who waits for records here looks again
+        self._waiters.wake()
+
+    def _is_served(self, name: str, node_id: int) -> bool:
+        entry = self.shards.get(name)
+        if entry is None or entry.meta is None or entry.meta.leader != node_id:
+            return True
+        return not entry.is_replicated or (entry.replica is not None and entry.replica.is_ready)
 
     def entries(self) -> Iterator[ShardEntry]:
         with self.lock:

@@ -6,7 +6,7 @@ what a later record of the same key replaced. A shard's configuration is kept wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +39,7 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
+    ReplicatedEngine,
     ShardConfig,
     ShardInfo,
     ShardPart,
@@ -64,6 +65,8 @@ from penstock.record import Flush, Offset, Producer, Record, ShardId, StoredReco
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.engine.replication.log import ReplicaLog
+
 RECORD_OVERHEAD_MAX: Final = 96 << 10
 """Bytes that a record takes in the log beyond its contents: head, topic, properties."""
 _LARGE: Final = RECORD_SIZE_MAX // 2
@@ -73,12 +76,14 @@ _FAR: Final = 1 << 60
 have one."""
 
 
-class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine):
+class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine, ReplicatedEngine):
     """Implements `StorageEngine`. The store must take records of `RECORD_SIZE_MAX` and their
     overhead; closing the engine closes the store."""
 
     def __init__(self, store: SegmentStore) -> None:
         self.store: Final = store
+        self.on_operation: Callable[[ShardId], None] = _ignore_operation
+        store.replicas.on_command = self._announce
         self.limits = StableOffsets()
         """What transactions keep from readers; a node shares one with those."""
         self._configs: dict[ShardId, ShardConfig] = {}
@@ -150,10 +155,18 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
             shard=shard,
             earliest=bounds.earliest,
             commit=bounds.commit,
-            latest=bounds.next,
+            latest=bounds.commit if self.store.state(shard).is_replicated else bounds.next,
             size=self.store.live_size(shard),
             sealed=self.store.state(shard).sealed,
         )
+
+    def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]:
+        """See `ReplicatedEngine`: the log of the records, and that of the control commands."""
+        self._config(shard)
+        return self.store.replicas.logs(shard)
+
+    def _announce(self, shard: ShardId) -> None:
+        self.on_operation(shard)
 
     # Writing
 
@@ -341,7 +354,9 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
             return Offset(offset)
         bounds = self.store.bounds(shard)
         earliest = strategy is AdapterOffsetStrategy.EARLIEST
-        return bounds.earliest if earliest else bounds.next
+        if earliest:
+            return bounds.earliest
+        return bounds.commit if self.store.state(shard).is_replicated else bounds.next
 
     def _offset_at(self, shard: ShardId, timestamp_ms: int) -> int | None:
         """Return the offset in the log of the first record that is not older, if there is one."""
@@ -389,7 +404,7 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine)
 
     def compact(self, shard: ShardId) -> Compacted:
         config = self._config(shard)
-        if not config.cleanup.compacts:
+        if not config.cleanup.compacts or self.store.is_following(shard):
             return Compacted(0, 0)
         rules = CompactionRules.of(config, self.store.clock.expiry_ms())
         until, aborted = self._transactions_of(shard)
@@ -483,3 +498,7 @@ _configs: Final = msgspec.msgpack.Decoder(ShardConfig)
 def _unpack(config: bytes) -> ShardConfig:
     """Return the configuration kept with a state; a shard of RocketMQ's has none."""
     return _configs.decode(config) if config else ShardConfig()
+
+
+def _ignore_operation(_: ShardId) -> None:
+    """Before a node sets `on_operation`: does nothing."""

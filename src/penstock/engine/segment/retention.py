@@ -23,7 +23,7 @@ from msgspec import Struct
 from penstock.codec.format import TIME_BLOCK, Damage, RawRecord
 from penstock.codec.select import core
 from penstock.engine.contract import FOREVER_MS
-from penstock.engine.segment.control.control_records import is_control
+from penstock.engine.segment.control.control_records import control_shard, is_control
 from penstock.engine.segment.control.shard_gc import ShardPurge
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.log.reserve import Reserve
@@ -31,7 +31,12 @@ from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.entry_rows import UnitRow
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.settings import hour_of
-from penstock.errors import CorruptionError, DiskFullError, UnreadableContentError
+from penstock.errors import (
+    CorruptionError,
+    DiskFullError,
+    NotLeaderError,
+    UnreadableContentError,
+)
 from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord
 
@@ -71,12 +76,15 @@ class Retention:
         purge: ShardPurge,
         delete_before: Callable[[ShardLog, int], bool],
         read_between: Callable[[ShardLog, int, int], list[StoredRecord]],
+        restate: Callable[[ShardLog], None],
     ) -> None:
-        """`read_between` returns the live records of a range of offsets."""
+        """`read_between` returns the live records of a range of offsets; `restate` writes the
+        commands of a replicated shard again, so that older ones are not needed any more."""
         self._parts: Final = parts
         self._purge: Final = purge
         self._delete_before: Final = delete_before
         self._read_between: Final = read_between
+        self._restate: Final = restate
         self._policies: dict[ShardId, RetentionPolicy] = {}
         self._sized: dict[ShardId, int] = {}
         self._lock: Final = threading.Lock()
@@ -116,7 +124,7 @@ class Retention:
         with self._lock, disk_errors(self._parts.paths.root):
             log = self._parts.table.get(shard)
             policy = self._policies.get(shard)
-            if policy is not None:
+            if policy is not None and not log.is_following:
                 self._move_floor(log, self._floor_of(log, policy), RetentionReport())
 
     def first_of_last(self, shard: ShardId, count: int) -> int:
@@ -135,7 +143,7 @@ class Retention:
         first_file_end = self._parts.log.files.start + self._parts.log.files.file_size
         expired = self._is_the_hour() and self._first_file_is_old(first_file_end)
         for log in self._parts.table:
-            if log.state.dropped or is_control(log.shard):
+            if log.state.dropped or is_control(log.shard) or log.is_following:
                 continue
             policy = self._policies.get(log.shard)
             floor = 0 if policy is None else self._floor_of(log, policy)
@@ -159,8 +167,12 @@ class Retention:
         return needed
 
     def _raise_floor(self, log: ShardLog, floor: int) -> None:
-        """Let a shard begin later; files go after a checkpoint, which saves its state."""
-        self._delete_before(log, min(floor, log.commit))
+        """Let a shard begin later; files go after a checkpoint, which saves its state. A replicated
+        shard begins later when the replicas in sync know that."""
+        try:
+            self._delete_before(log, min(floor, log.commit))
+        except NotLeaderError:
+            _log.debug("retention_overtaken", shard=log.shard.name)
 
     def _floor_of(self, log: ShardLog, policy: RetentionPolicy) -> int:
         floor = 0
@@ -268,9 +280,27 @@ class Retention:
     def _remove_dead_files(self, report: RetentionReport) -> None:
         files = self._parts.log.files
         while files.start + files.file_size <= self._parts.log.files.base_of(self._parts.log.end):
-            if self._first_live_position() < files.start + files.file_size:
+            file_end = files.start + files.file_size
+            if self._first_live_position() < file_end or self._commands_before(file_end):
                 return
             self._remove_first(report)
+
+    def _commands_before(self, position: int) -> bool:
+        """Say whether commands of replicated shards are needed that are stored before `position`: a
+        new replica copies them. Those of shards that are led here are written again."""
+        is_needed = False
+        for log in self._parts.table:
+            if log.state.dropped or not log.state.is_replicated or is_control(log.shard):
+                continue
+            companion = self._parts.table.find(control_shard(log.shard))
+            if companion is None or companion.state.dropped:
+                continue
+            first = companion.unit_of(max(log.state.restated_from, companion.earliest))
+            row = next(iter(companion.rows(first, 1)), None)
+            if row is not None and row.position < position:
+                is_needed = True
+                self._restate(log)
+        return is_needed
 
     def _first_live_position(self) -> int:
         """Where the first record is that some shard still shows, or that is not committed.
@@ -359,9 +389,10 @@ class Retention:
     def _force_oldest(self, report: RetentionReport, *, by_hand: bool = False) -> bool:
         files = self._parts.log.files
         file_end = files.start + files.file_size
-        if file_end > files.base_of(self._parts.log.end):
+        if file_end > files.base_of(self._parts.log.end) or self._commands_before(file_end):
             return False
         floors = {}
+        asked = False
         for log in self._parts.table:
             if log.state.dropped or log.earliest >= log.next_offset or is_control(log.shard):
                 continue
@@ -372,7 +403,16 @@ class Retention:
             )
             if floor > log.earliest and (kept or floor > log.commit):
                 return False
+            if floor > log.earliest and log.state.is_replicated:
+                # The file goes when the replicas in sync know that, or never: a follower whose disk
+                # is full has to leave them.
+                asked = True
+                if log.is_led:
+                    self._raise_floor(log, floor)
+                continue
             floors[log] = floor
+        if asked:
+            return False
         for log, floor in floors.items():
             if floor > log.earliest:
                 report.records += floor - log.earliest

@@ -29,6 +29,7 @@ from penstock.engine.segment.index.batch_key_shards import BatchShards
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.open import open_parts
 from penstock.engine.segment.parts import StoreParts
+from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.read.batch_validation import check_batch
 from penstock.engine.segment.read.kafka_batches import KafkaBatches
@@ -36,6 +37,9 @@ from penstock.engine.segment.read.key_reader import Query, ReadableShard, ShardR
 from penstock.engine.segment.read.point_reader import PointReader
 from penstock.engine.segment.recovery.rebuild import rebuild_queue
 from penstock.engine.segment.recovery.report import Progress, RecoveryReport
+from penstock.engine.segment.replica.range_reader import RangeReader
+from penstock.engine.segment.replica.replica_log import ReplicaParts
+from penstock.engine.segment.replica.replicas import ShardReplicas
 from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.rocketmq.topics_file import TopicsFile
 from penstock.engine.segment.settings import SegmentSettings
@@ -94,7 +98,7 @@ class SegmentStore(StoreReads):
         if not parts.report.was_in_order:
             self._topics.note_change()
         self.retention: Final = Retention(
-            parts, purge, self._commands.delete_before, self._reader.live_between
+            parts, purge, self._raise_floor, self._reader.live_between, self._restate
         )
         self.dispatch: Final = DispatchPipeline(
             parts.disk,
@@ -107,6 +111,18 @@ class SegmentStore(StoreReads):
             metrics=parts.metrics,
         )
         self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics, purge)
+        self.replicas: Final = ShardReplicas(
+            ReplicaParts(
+                store=parts,
+                commands=self._commands,
+                ranges=RangeReader(parts.log, self._repair_queue),
+                reader=self._reader,
+                on_cut=self._on_truncated,
+                on_commit=self.dispatch.notify,
+                checkpoint=self.checkpoint,
+            ),
+            parts.clock,
+        )
         self._closed = False
         self._batch_keys: Final = BatchShards(parts, self._reader, parts.table.user_bounds)
         self.kafka: Final = KafkaBatches(parts, self._reader)
@@ -151,6 +167,11 @@ class SegmentStore(StoreReads):
     def report(self) -> RecoveryReport:
         """What opening found and did."""
         return self._parts.report
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a sync has failed: what was written before it may be lost, and no more is."""
+        return self._log.failed
 
     @property
     def metrics(self) -> SegmentMetrics:
@@ -198,6 +219,7 @@ class SegmentStore(StoreReads):
         written = self._lives.delete(shard)
         if written is None:
             return
+        self.replicas.forget(shard)
         self._on_truncated(shard, 0)
         self._topics.note_deleted(shard.topic)
         if not written:
@@ -230,6 +252,11 @@ class SegmentStore(StoreReads):
             size += sum(row.size for row in rows if row.first_offset < until)
             offset = rows[-1].end_offset
         return size
+
+    def is_following(self, shard: ShardId) -> bool:
+        """Say whether another node leads this shard and decides what it holds."""
+        log = self._table.find(shard)
+        return log is not None and log.is_following
 
     def kind(self, shard: ShardId) -> QueueKind:
         return self._table.get(shard).kind
@@ -322,6 +349,8 @@ class SegmentStore(StoreReads):
         """Delete records: gone from every read immediately, and for good. Returns how many of them
         there were, not deleted before: of several callers, each record counts for exactly one."""
         log = self._table.get(shard)
+        if log.state.is_replicated:
+            return self.replicas.delete_offsets(log, offsets)
         with log.deleting:
             end = log.next_offset
             fresh = log.state.not_deleted(sorted(n for n in set(offsets) if 0 <= n < end))
@@ -333,14 +362,21 @@ class SegmentStore(StoreReads):
         """Let the shard begin at `offset`, at most at its commit offset; return where it does."""
         log = self._table.get(shard)
         target = min(offset, log.commit)
-        if target > log.earliest and not self._commands.delete_before(log, target):
+        if log.state.is_replicated:
+            if target > log.earliest:
+                self.replicas.delete_before(log, target)
+        elif target > log.earliest and not self._commands.delete_before(log, target):
             self.checkpoint(frees_room=True)
         return log.earliest
 
     def seal(self, shard: ShardId) -> None:
         """Take no more records for `shard`."""
         log = self._table.get(shard)
-        if not log.state.sealed:
+        if log.state.sealed:
+            return
+        if log.state.is_replicated:
+            self.replicas.seal(log)
+        else:
             self._commands.run(log, control.Seal())
 
     # Replication
@@ -372,7 +408,7 @@ class SegmentStore(StoreReads):
             )
         self._check_open()
         with self._parts.checkpointer.pause:
-            end = self._commands.cut(log, offset)
+            end, _ = self._commands.cut(log, offset)
         self._on_truncated(shard, end)
         self.checkpoint()
         with self._parts.checkpointer.pause, disk_errors(log.units.directory):
@@ -422,6 +458,16 @@ class SegmentStore(StoreReads):
     ) -> list[StoredRecord]:
         log = self._table.get(shard)
         return self._reader.read_some(log, Query(offset, log.commit, max_records, max_size))
+
+    def _raise_floor(self, log: ShardLog, offset: int) -> bool:
+        """Let a shard begin at `offset`, as retention wants it; see `ShardCommands`."""
+        if log.state.is_replicated:
+            self.replicas.ask_floor(log, offset)
+            return True
+        return self._commands.delete_before(log, offset)
+
+    def _restate(self, log: ShardLog) -> None:
+        self.replicas.restate(log)
 
     def _on_truncated(self, shard: ShardId, offset: int) -> None:
         """Let everything that follows the shard go back to `offset`: other records come there."""

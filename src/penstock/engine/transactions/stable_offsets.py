@@ -100,6 +100,11 @@ class StableOffsets:
             held.first_offset = min(held.first_offset, bound)
             held.is_exact = True
 
+    def drop_shard(self, shard: str) -> None:
+        """Hold a shard up for no producer: what is open there is loaded anew."""
+        with self._lock:
+            self._open.pop(shard, None)
+
     def note_first(self, shard: str, producer_id: int, first_offset: int) -> None:
         """The first record of a transaction is here, not at its bound."""
         with self._lock:

@@ -6,16 +6,22 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.errors import BadRequestError
+from penstock.meta.client import StartProof
+from penstock.meta.client_api.broker_lease import BrokerLease
 from penstock.meta.client_api.metadata_client import LogMetadataClient
 from penstock.meta.client_api.metadata_proposer import MetadataGroup
 from penstock.meta.client_api.offset_client import LogOffsetClient, OffsetGroup
+from penstock.meta.client_api.replica_client import LogReplicaClient
 from penstock.meta.client_api.transaction_client import LogTransactionClient
-from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE
+from penstock.meta.controller.decisions import storage_nodes
+from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE, REPLICATION_ROLE
+from penstock.meta.state.metadata.rows import NODES
 from penstock.meta.watch import Watchers
 from penstock.platform.clock import Clock
 
 
-class LogClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
+class LogClient(LogMetadataClient, LogReplicaClient, LogOffsetClient, LogTransactionClient):
     def __init__(
         self,
         metadata: MetadataGroup,
@@ -43,7 +49,9 @@ class LogClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
 class ClusterClient(LogClient):
     """A client that may send a request again, and that registers its node."""
 
-    _roles: tuple[str, ...] = (PLUGIN_STORAGE_ROLE,)
+    _roles: tuple[str, ...] = (PLUGIN_STORAGE_ROLE, REPLICATION_ROLE)
+    _proof = StartProof()
+    """Whether this node's logs have what they had at its last end; set before it registers."""
 
     def __init__(
         self,
@@ -73,6 +81,9 @@ class ClusterClient(LogClient):
         self._listeners: Final[dict[str, str]] = {}
         self._registering: Final = threading.Lock()
         self._is_registered = False
+        self._broker_epoch: int | None = None
+        self._on_registered: Final[list[Callable[[int], None]]] = []
+        self._lease: Final = BrokerLease(clock)
         self._requests = 0
         self._counting: Final = threading.Lock()
 
@@ -88,15 +99,49 @@ class ClusterClient(LogClient):
         """Where the other nodes reach this one; empty: they do not."""
         return ""
 
+    def _check_replication(self, replication: int) -> None:
+        nodes = list(NODES.scan(self._reader))
+        old = sorted(node.node_id for node in nodes if REPLICATION_ROLE not in node.roles)
+        if old:
+            raise BadRequestError(
+                f"replication is {replication}, but these nodes run a release that does not "
+                f"replicate: {', '.join(map(str, old))}; upgrade them, or create the topic with "
+                "replication = 1"
+            )
+        able = storage_nodes(nodes, self._node_id)
+        if len(able) < replication:
+            are_online = "is" if len(able) == 1 else "are"
+            raise BadRequestError(
+                f"replication {replication} needs {replication} nodes; {len(able)} {are_online} "
+                "online"
+            )
+
+    @property
+    def broker_epoch(self) -> int | None:
+        return self._broker_epoch
+
+    def on_registered(self, callback: Callable[[int], None]) -> None:
+        with self._registering:
+            self._on_registered.append(callback)
+            if self._broker_epoch is not None:
+                callback(self._broker_epoch)
+
+    def lease_left_s(self) -> float:
+        return self._lease.left_s()
+
     def _register(self) -> None:
         # One at a time: an older registration that arrived last would hide the listeners of this
         # node from the others until it notices.
         with self._registering:
-            self.register_node(
+            node = self.register_node(
                 self._address,
                 listeners=self._listeners,
                 roles=self._roles,
                 boot_id=self._nonce,
                 store_id=self._store_id,
+                proof=self._proof if self._proof.cluster_id == self._cluster_id else None,
             )
+            self._broker_epoch = node.epoch
             self._is_registered = True
+            for callback in self._on_registered:
+                callback(node.epoch)

@@ -6,7 +6,9 @@ holds and leads every shard.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -89,17 +91,19 @@ class LogMetadataClient(LogNodeClient):
         self, commands: Sequence[cmd.CreateTopic | StoreError]
     ) -> Iterator[cmd.CreateTopic | StoreError]:
         """Place the shards of several topics as if they were one topic's: spread over the nodes."""
-        counts = [
-            0 if isinstance(entry, StoreError) else _placed_count(entry) for entry in commands
-        ]
-        places = self._place(range(sum(counts)))
-        begin = 0
-        for command, count in zip(commands, counts, strict=True):
-            own = places[begin : begin + count]
-            begin += count
+        counts: Counter[int] = Counter()
+        for command in commands:
+            if not isinstance(command, StoreError):
+                counts[command.config.replication] += _placed_count(command)
+        places = {
+            replication: iter(self._place(range(count), replication))
+            for replication, count in counts.items()
+        }
+        for command in commands:
             if isinstance(command, StoreError):
                 yield command
             else:
+                own = islice(places[command.config.replication], _placed_count(command))
                 numbered = (
                     replace(entry, partition=partition) for partition, entry in enumerate(own)
                 )
@@ -189,8 +193,11 @@ class LogMetadataClient(LogNodeClient):
 
     def create_shards(self, topic_id: str, partitions: Sequence[int]) -> list[Shard]:
         created: list[Shard] = []
+        topic = self.get_topic_by_id(topic_id) if partitions else None
+        replication = 1 if topic is None else topic.config.replication
         for start in range(0, len(partitions), cmd.PLACEMENTS_MAX):
-            placements = self._place(partitions[start : start + cmd.PLACEMENTS_MAX], topic_id)
+            some = partitions[start : start + cmd.PLACEMENTS_MAX]
+            placements = self._place(some, replication, topic_id)
             result = self._done(cmd.CreateShards(topic_id, placements), cmd.ShardsResult)
             created += result.shards
         return created
@@ -230,10 +237,6 @@ class LogMetadataClient(LogNodeClient):
         )
         return self._done(command, cmd.ShardsResult).shards[0]
 
-    def change_in_sync(self, shard: ShardId, epoch: int, in_sync: Sequence[int]) -> Shard:
-        command = cmd.ChangeInSync(shard.topic, shard.partition, epoch, tuple(in_sync))
-        return self._done(command, cmd.ShardsResult).shards[0]
-
     def next_segment(
         self, shard: ShardId, number: int, end_offset: int, *, epoch: int | None = None
     ) -> Segment:
@@ -264,6 +267,8 @@ class LogMetadataClient(LogNodeClient):
         full_config = _named(config if config is not None else TopicConfig())
         if is_plugin_storage(full_config.storage_type):
             self._check_plugin_storage(full_config.storage_type)
+        if full_config.replication > 1:
+            self._check_replication(full_config.replication)
         topic_id = make_topic_id(name, self._clock.now_ms(), self._entropy(ULID_RANDOM_SIZE))
         return cmd.CreateTopic(
             topic_id=topic_id,
@@ -292,11 +297,20 @@ class LogMetadataClient(LogNodeClient):
     ) -> cmd.CreateTopic:
         """Return the command for a topic and as many of its shards as one command may name."""
         command = self._new_topic(name, namespace, partitions, config)
-        return replace(command, placements=self._place(range(_placed_count(command))))
+        placements = self._place(range(_placed_count(command)), command.config.replication)
+        return replace(command, placements=placements)
+
+    def _check_replication(self, replication: int) -> None:
+        """Raise when a topic cannot have so many replicas."""
+        raise BadRequestError(
+            f"replication {replication} needs {replication} nodes; this node is alone: create the "
+            "topic with replication = 1, or start a cluster (node.peers)"
+        )
 
     def _place(
         self,
         partitions: Iterable[int],
+        replication: int,  # noqa: ARG002 - for the client of a cluster
         topic_id: str = "",  # noqa: ARG002 - for the client of a cluster
     ) -> tuple[cmd.Placement, ...]:
         """Choose nodes for new shards; `topic_id` names a topic that has some already."""

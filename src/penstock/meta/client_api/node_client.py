@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.meta.client import StartProof
 from penstock.meta.client_api.metadata_proposer import MetadataProposer, expect_result
 from penstock.meta.rejections import check_partition, check_text
 from penstock.meta.state.answers import Rejected
@@ -24,7 +25,9 @@ class LogNodeClient(MetadataProposer):
         roles: Sequence[str] = (),
         boot_id: str = "",
         store_id: str = "",
+        proof: StartProof | None = None,
     ) -> Node:
+        proof = proof if proof is not None else StartProof()
         command = cmd.RegisterNode(
             node_id=self._node_id,
             address=address,
@@ -32,6 +35,8 @@ class LogNodeClient(MetadataProposer):
             roles=tuple(roles),
             boot_id=boot_id,
             store_id=store_id,
+            is_proven=proof.is_proven,
+            previous_epoch=proof.previous_epoch,
         )
         return self._done(command, cmd.NodeResult).node
 

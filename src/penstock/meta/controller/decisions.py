@@ -103,8 +103,8 @@ def place_shards(
 
     The topic's own shards count first: a node that has just joined holds nothing, and would
     otherwise get all of them, and all of the topic's traffic. `own` are those that the topic has
-    already. Fewer nodes than `replication`: as
-    many replicas as there are nodes.
+    already. Fewer nodes than `replication`: as many replicas as there are nodes. The first replica
+    of each is its leader.
     """
     held = {node: load.replicas.get(node, 0) for node in nodes}
     led = {node: load.leaders.get(node, 0) for node in nodes}
@@ -131,8 +131,10 @@ def place_shards(
             led_here[leader] -= 1
             led_here[other] += 1
             placed[number] = (partition, replicas, other)
+    # The first replica is the preferred leader.
     return tuple(
-        cmd.Placement(number, tuple(replicas), leader) for number, replicas, leader in placed
+        cmd.Placement(number, (leader, *(node for node in replicas if node != leader)), leader)
+        for number, replicas, leader in placed
     )
 
 

@@ -28,11 +28,14 @@ from penstock.errors import (
     SettingsError,
     StoreError,
 )
+from penstock.meta.client import StartProof
 from penstock.meta.raft.load import initial_rows, is_bootstrapped
 from penstock.meta.raft.network.credentials import Credentials, Stored, load_stored, put_stored
 from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (
     PROTOCOL,
+    RAFT,
+    ChannelName,
     ConnectRequest,
     HandshakeAccepted,
     HandshakeRejected,
@@ -308,6 +311,8 @@ class Place(Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()
     """What the nodes of the cluster share; see `credentials`."""
     join_token: str = ""
+    proof: StartProof = StartProof()
+    """Whether the node's logs have what they had at its last end."""
 
 
 class WaitingHost:
@@ -346,5 +351,8 @@ class WaitingHost:
     def unreachable(self, node: int) -> None:
         """Nothing is sent."""
 
-    def open_to(self, member: Member) -> Opener:
-        raise AssertionError(f"nothing is sent to {member.node_id}")
+    def lost_connection(self, node: int) -> None:
+        """No connection gets so far."""
+
+    def open_to(self, member: Member, channel: ChannelName = RAFT) -> Opener:
+        raise AssertionError(f"nothing is sent to {member.node_id} on {channel}")

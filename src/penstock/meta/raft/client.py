@@ -11,6 +11,7 @@ waits for one, as for any other read; see `penstock.meta.client_api.local_reads`
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -52,18 +53,21 @@ from penstock.meta.raft.membership import (
     maintain_membership,
 )
 from penstock.meta.raft.network.credentials import Credentials, check_secrets, draw_incarnation
+from penstock.meta.raft.network.data_network import DataChannel
 from penstock.meta.raft.network.messages import (
+    DataChannelName,
     HandshakeAccepted,
     HandshakeRejected,
     JoinRequest,
 )
-from penstock.meta.raft.network.transport import Transport, unreached
+from penstock.meta.raft.network.traffic import ChannelTraffic
+from penstock.meta.raft.network.transport import Probe, Transport, unreached
 from penstock.meta.raft.node import NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE
+from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE, REPLICATION_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
@@ -84,7 +88,7 @@ def _draw(clock: Clock, entropy: Callable[[int], bytes]) -> tuple[str, bytes]:
 class RaftMetaClient(ClusterClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
-    _roles = ("meta", PLUGIN_STORAGE_ROLE)
+    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE)
 
     def __init__(
         self,
@@ -138,12 +142,14 @@ class RaftMetaClient(ClusterClient):
             entropy=entropy,
             store_id=place.store_id,
         )
+        self._proof = place.proof
         self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
         self.membership: Final = self._build_membership()
         self.node.on_tick = lambda ticks: maintain_membership(
             identity.node_id, self._all_groups, ticks
         )
         self.node.on_join = self._join
+        self.node.broker_epoch = self.broker_epoch_of
         self._deliverer = threading.Thread(
             target=self._deliver, name="penstock-meta-watch", daemon=True
         )
@@ -304,6 +310,34 @@ class RaftMetaClient(ClusterClient):
     def port(self) -> int:
         return self._transport.port
 
+    # -- the internal port ------------------------------------------------------------------------
+
+    def channel(self, name: DataChannelName) -> DataChannel:
+        """Return a data channel to the other members; connections are accepted once its
+        `on_receive` is set."""
+        return self._transport.data.channel(name)
+
+    def channel_traffic(self) -> dict[str, ChannelTraffic]:
+        """Return what each channel in use has carried."""
+        return self._transport.channel_traffic()
+
+    def probe(self, node_id: int) -> Probe:
+        """Return whether the internal port of a member can be reached; blocks for 0.3 s at most."""
+        return self._transport.probe(node_id)
+
+    def watch_connections(self, on_lost: Callable[[int], None]) -> None:
+        """Have `on_lost` called with a node's id when a connection from or to it has ended: a hint
+        that it may be gone. A network thread calls; it must not be blocked."""
+        self.node.on_connection_lost = on_lost
+
+    def broker_epoch_of(self, node_id: int) -> int:
+        """Return the epoch of a node's registration as this node knows it, 0: none; for this node
+        itself, 0 until it has registered since its start."""
+        node = NODES.get(self._metadata.local, node_id)
+        if node is None or (node_id == self._node_id and node.boot_id != self._nonce):
+            return 0
+        return node.epoch
+
     def leader_problem(self) -> str:
         """Return why no change of the metadata can be decided at the moment; empty: it can."""
         without = [group.name for group in self.node.status if not group.leader]
@@ -311,6 +345,9 @@ class RaftMetaClient(ClusterClient):
             return ""
         shown = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
         return f"{len(without)} Raft groups have no leader that this node knows: {shown}"
+
+    def lease_left_s(self) -> float:
+        return math.inf
 
     def leads_metadata(self) -> bool:
         """Return whether this node does what only one node of a cluster must do."""
@@ -401,10 +438,12 @@ class RaftMetaClient(ClusterClient):
 
     # -- differences to a single node -------------------------------------------------------------
 
-    def _place(self, partitions: Iterable[int], topic_id: str = "") -> tuple[cmd.Placement, ...]:
+    def _place(
+        self, partitions: Iterable[int], replication: int, topic_id: str = ""
+    ) -> tuple[cmd.Placement, ...]:
         nodes = storage_nodes(NODES.scan(self._metadata.local), self._node_id)
         own = load_of(SHARDS.scan(self._metadata.local, topic_id)) if topic_id else None
-        return place_shards(partitions, 1, nodes, self._counts.load(), own)
+        return place_shards(partitions, replication, nodes, self._counts.load(), own)
 
     def _decide(self, commands: Sequence[cmd.Command]) -> None:
         for start in range(0, len(commands), _DECISIONS_AT_ONCE):

@@ -27,7 +27,10 @@ from penstock.meta.raft.network.credentials import Credentials
 from penstock.meta.raft.network.frames import Frame, decode_frame, encode_frame
 from penstock.meta.raft.network.handshake import Opener, cluster_tag
 from penstock.meta.raft.network.messages import (
+    FRAME_VERSION,
     PROTOCOL,
+    RAFT,
+    ChannelName,
     ConnectRequest,
     HandshakeAccepted,
     HandshakeRejected,
@@ -102,6 +105,10 @@ class RaftNode:
         self.on_join: Callable[[JoinRequest], HandshakeAccepted | HandshakeRejected] = (
             lambda _join: HandshakeRejected("not ready yet")
         )
+        self.broker_epoch: Callable[[int], int] = lambda _node: 0
+        """Returns the epoch of a node's registration; of this node only the one since its start."""
+        self.on_connection_lost: Callable[[int], None] = lambda _node: None
+        """Called on a network thread when a connection from or to a node has ended."""
         self._thread = threading.Thread(target=self._run, name="penstock-meta-raft", daemon=True)
 
     def add_group(
@@ -200,9 +207,25 @@ class RaftNode:
                 f"another data directory of node {hello.node_id} has taken its place in the "
                 "cluster: stop this node, or delete its DATA/meta and let it join again"
             )
+        return None if hello.channel == RAFT else self._check_data_channel(hello, known)
+
+    def _check_data_channel(self, hello: ConnectRequest, known: Member | None) -> str | None:
+        """Raft tells by itself which messages count; what comes on the other channels counts as
+        that of the node, so that this node must know it."""
+        if known is None or known.incarnation != hello.incarnation:
+            return (
+                f"node {self.identity.node_id} does not know this directory of node "
+                f"{hello.node_id} as a member of the cluster yet"
+            )
+        epoch = self.broker_epoch(hello.node_id)
+        if hello.broker_epoch < max(epoch, 1):
+            return (
+                f"node {hello.node_id} connects with the broker epoch {hello.broker_epoch}; its "
+                f"last registration has {epoch}"
+            )
         return None
 
-    def open_to(self, member: Member) -> Opener:
+    def open_to(self, member: Member, channel: ChannelName = RAFT) -> Opener:
         mine = self.identity
         hello = ConnectRequest(
             PROTOCOL,
@@ -212,8 +235,14 @@ class RaftNode:
             member.node_id,
             member.incarnation,
             self._credentials.draw_nonce(),
+            channel,
+            self.broker_epoch(mine.node_id),
+            FRAME_VERSION,
         )
         return Opener(hello, self._credentials.hello_key)
+
+    def lost_connection(self, node: int) -> None:
+        self.on_connection_lost(node)
 
     def peer_status(self) -> PeerStatus:
         mine = self.identity

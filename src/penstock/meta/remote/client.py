@@ -20,6 +20,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta import events
+from penstock.meta.client import StartProof
 from penstock.meta.client_api.local_reads import STALENESS_MS
 from penstock.meta.client_api.log_client import ClusterClient
 from penstock.meta.controller.decisions import (
@@ -73,8 +74,10 @@ class RemoteMetaClient(ClusterClient):
         clock: Clock | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
         store_id: str = "",
+        proof: StartProof | None = None,
     ) -> None:
-        """`store_id` says which records this node has; empty: it keeps none."""
+        """`store_id` says which records this node has; empty: it keeps none. `proof` says whether
+        its logs have what they had at its last end."""
         clock = clock if clock is not None else SystemClock()
         self.connection: Final = MetaConnection(addresses, deadline_s=deadline_s, clock=clock)
         status = self.connection.call(
@@ -103,6 +106,7 @@ class RemoteMetaClient(ClusterClient):
             entropy=entropy,
             store_id=store_id,
         )
+        self._proof = proof if proof is not None else StartProof()
 
     def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
         """As `MetadataClient.watch`, on a thread of its own; after a lost connection it continues
@@ -153,7 +157,9 @@ class RemoteMetaClient(ClusterClient):
             self._beating.join()
         self.connection.close()
 
-    def _place(self, partitions: Iterable[int], topic_id: str = "") -> tuple[cmd.Placement, ...]:
+    def _place(
+        self, partitions: Iterable[int], replication: int, topic_id: str = ""
+    ) -> tuple[cmd.Placement, ...]:
         own = load_of(self.list_shards(topic_id)) if topic_id else None
         with self._placing:
             now = self._clock.monotonic()
@@ -163,7 +169,7 @@ class RemoteMetaClient(ClusterClient):
                 # A single candidate needs no comparison.
                 self._load = load_of(SHARDS.scan(rows)) if len(self._places) > 1 else Load()
                 self._place_until = now + _PLACES_KNOWN_S
-            placed = place_shards(partitions, 1, self._places, self._load, own)
+            placed = place_shards(partitions, replication, self._places, self._load, own)
             own = load_of_placements(placed)
             self._load = Load(
                 Counter(self._load.replicas) + Counter(own.replicas),
@@ -188,10 +194,13 @@ class RemoteMetaClient(ClusterClient):
         beats = 0
         while not self._clock.wait(self._closing, HEARTBEAT_SECONDS):
             beats += 1
+            sent_at = self._lease.sent_at()
             try:
                 # Without an id: a beat may count twice, and needs no place among the answers.
                 answer = group.propose(encode_checked(cmd.Request(self._clock.now_ms(), beat)))
                 self._last_beat = self._clock.monotonic()
+                if not isinstance(answer, Rejected):
+                    self._lease.grant(sent_at)
                 is_known = not isinstance(answer, Rejected) and self._is_registered
                 if is_known and beats % CHECK_BEATS == 0:
                     is_known = self._is_known_as_it_is()

@@ -23,6 +23,10 @@ commands, so that the metadata checks the form alone: not what is installed."""
 PLUGIN_STORAGE_ROLE: Final = "plugin-storage"
 """A role of every node whose release accepts plugin storage types. All releases store the roles of
 a node as they come, so that also nodes of older ones agree on which nodes have it."""
+REPLICATION_ROLE: Final = "replication"
+"""A role of every node whose release replicates shards: as long as one node lacks it, no topic has
+more than one replica."""
+SYNC_FLUSH: Final = "SYNC_FLUSH"
 FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
 CLEANUPS: Final = frozenset({"delete", "compact", "compact,delete"})
 PARTITIONERS: Final = frozenset({"round_robin", "key"})
@@ -41,7 +45,9 @@ LOST: Final = "lost"
 MEMORY_STORAGE: Final = "EngineMemory"
 """Storage type of topics that are empty after every start of their node."""
 
-NODE_STATUSES: Final = frozenset({"online", "offline", "draining"})
+OFFLINE: Final = "offline"
+"""Status of a node that is gone, or fenced: it takes part in nothing until it registers again."""
+NODE_STATUSES: Final = frozenset({"online", OFFLINE, "draining"})
 
 SEGMENT_STEPS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {

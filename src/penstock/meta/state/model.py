@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from penstock.record import ShardId
 
@@ -134,6 +135,23 @@ class Shard(Struct, frozen=True, array_like=True, kw_only=True):
     @property
     def name(self) -> str:
         return f"{self.topic_id}_{self.partition}"
+
+
+_UNREPLICATED_FIELDS: Final = 10
+
+
+def stored_fields(shard: Shard) -> tuple[object, ...]:
+    """Return a shard as it is stored. Without those fields that only replication sets: rows of a
+    shard with one replica stay as they were before there were others."""
+    fields: tuple[object, ...] = astuple(shard)
+    is_replicated = (
+        shard.partition_epoch
+        or shard.eligible
+        or shard.last_leader is not None
+        or shard.adding
+        or shard.removing
+    )
+    return fields if is_replicated else fields[:_UNREPLICATED_FIELDS]
 
 
 class Segment(Struct, frozen=True, array_like=True, kw_only=True):

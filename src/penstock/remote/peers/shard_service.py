@@ -81,8 +81,10 @@ class ShardService:
                 f"node {self._node_id} knows the metadata up to {cache.revision}, and not "
                 f"up to {request.revision} within {KNOWN_WITHIN_S:g} s"
             )
-        for partition in request.partitions:
-            handle = self._led(ShardId(request.topic_id, partition).name)
+        names = [ShardId(request.topic_id, partition).name for partition in request.partitions]
+        cache.wait_until_led(names, self._node_id, KNOWN_WITHIN_S)
+        for name in names:
+            handle = self._led(name)
             handle.driver.open_shard(handle.entry)
         return storage_pb2.Nothing()
 

@@ -133,6 +133,8 @@ class TieredDispatcher:
         return [shard for shard in self._tiers.shards() if self._is_own(shard)]
 
     def _is_own(self, shard: ShardId) -> bool:
+        if self._store.is_following(shard):
+            return False
         config = self._tiers.config_of(shard)
         tiering = None if config is None else config.tiering
         return tiering is not None and tiering.uploader == "broker"
@@ -221,7 +223,8 @@ class TieredDispatcher:
         with self._lock:
             pending = self._pending.pop(shard)
         try:
-            is_mine = self.upload(shard)
+            # Another node uploads what it leads by now.
+            is_mine = self._store.is_following(shard) or self.upload(shard)
         except (ClosedError, UnknownShardError):
             return  # deleted, or the store is closing: there is nothing to upload to
         except Exception as error:  # noqa: BLE001 - the thread is needed for the other shards

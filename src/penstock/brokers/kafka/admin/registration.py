@@ -6,12 +6,13 @@ from penstock.adapter.topics.options import build_config
 from penstock.brokers.kafka.admin.configs_api import ConfigsApi
 from penstock.brokers.kafka.admin.topics_api import TopicsApi
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
+from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.registry import ApiRegistry
 
 
-def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
+def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -> None:
     defaults = build_config(NEW_TOPIC, broker.admin.defaults)
-    topics = TopicsApi(broker, defaults)
+    topics = TopicsApi(broker, defaults, cluster)
     registry.add(19, 2, 7, topics.create)
     registry.add(20, 1, 6, topics.delete)
     registry.add(21, 0, 2, topics.delete_records)

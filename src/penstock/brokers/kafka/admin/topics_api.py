@@ -15,6 +15,7 @@ from penstock.brokers.kafka.admin.configs_api import topic_entries
 from penstock.brokers.kafka.admin.responses import RejectedError, rejected, requested_configs
 from penstock.brokers.kafka.admin.topic_configs import parse_configs
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
+from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, shard_of
@@ -36,8 +37,9 @@ _REFUSED_ASSIGNMENT: Final = (
 
 
 class TopicsApi:
-    def __init__(self, broker: KafkaBroker, defaults: TopicConfig) -> None:
+    def __init__(self, broker: KafkaBroker, defaults: TopicConfig, cluster: ClusterView) -> None:
         self._broker: Final = broker
+        self._cluster: Final = cluster
         self._namespace: Final = broker.namespace
         # Topics of one request mostly have the same settings.
         self._shown: Final = lru_cache(_CONFIGS_REMEMBERED)(
@@ -87,15 +89,23 @@ class TopicsApi:
             reason = f"{name!r}: a name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-'"
             raise RejectedError(ErrorCode.invalid_topic_exception, reason)
         partitions = self._partitions_of(request)
-        return NewTopicRequest(name, partitions, dict(NEW_TOPIC) | _options_of(request))
+        options = dict(NEW_TOPIC) | _options_of(request) | self._replication_of(request)
+        return NewTopicRequest(name, partitions, options)
+
+    def _replication_of(self, request: Fields) -> dict[str, object]:
+        """Return the option for the number of replicas; -1 asks for the node's default."""
+        replication = request.number("replication_factor", -1)
+        if replication == -1:
+            return {}
+        nodes = len(self._cluster.brokers)
+        if not 1 <= replication <= nodes:
+            reason = f"{replication} replicas were asked for, and {nodes} nodes are online"
+            raise RejectedError(ErrorCode.invalid_replication_factor, reason)
+        return {"replication": replication}
 
     def _partitions_of(self, request: Fields) -> int:
         if request.items_of("assignments"):
             raise RejectedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
-        replication = request.number("replication_factor", -1)
-        if replication not in {-1, 1}:
-            reason = f"{replication} replicas were asked for; records are kept on one node"
-            raise RejectedError(ErrorCode.invalid_replication_factor, reason)
         partitions = request.number("num_partitions", -1)
         if partitions == -1:
             return self._broker.all_settings.topics.partitions

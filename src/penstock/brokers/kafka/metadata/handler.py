@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -99,33 +100,37 @@ class ClusterDescriber:
             return _rejected(code_of(error), name)
 
     def _topic(self, topic: Topic) -> Response:
+        alive = {address.node_id for address in self._cluster.brokers}
         return {
             "error_code": ErrorCode.none,
             "name": topic.name,
             "topic_id": uuid_of(topic.topic_id),
             "partitions": [
-                self._partition(topic.topic_id, partition) for partition in range(topic.partitions)
+                self._partition(topic.topic_id, partition, alive)
+                for partition in range(topic.partitions)
             ],
         }
 
-    def _partition(self, topic_id: str, partition: int) -> Response:
+    def _partition(self, topic_id: str, partition: int, alive: Collection[int]) -> Response:
         entry = self._broker.drivers.storage_cache.shards.get(
             build_storage_name(topic_id, partition)
         )
         shard = None if entry is None else entry.meta
-        if shard is None or shard.leader is None:
+        if shard is None:
             return {
                 "error_code": ErrorCode.leader_not_available,
                 "partition_index": partition,
                 "leader_id": NO_LEADER,
             }
+        is_led = shard.leader is not None
         return {
-            "error_code": ErrorCode.none,
+            "error_code": ErrorCode.none if is_led else ErrorCode.leader_not_available,
             "partition_index": partition,
-            "leader_id": shard.leader,
+            "leader_id": shard.leader if is_led else NO_LEADER,
             "leader_epoch": shard.leader_epoch,
             "replica_nodes": shard.replicas,
             "isr_nodes": shard.in_sync,
+            "offline_replicas": tuple(node for node in shard.replicas if node not in alive),
         }
 
 

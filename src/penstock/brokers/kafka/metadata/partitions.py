@@ -40,6 +40,7 @@ class Partition:
         "entry",
         "index",
         "is_raw",
+        "is_replicated",
         "is_watched",
         "mark",
         "may_wait",
@@ -67,6 +68,8 @@ class Partition:
             or self.settings.codec is not None
         )
         """Whether a write may block, so that it must not run on the event loop."""
+        self.is_replicated: Final = entry.is_replicated
+        """Whether a write is acknowledged after other nodes have it."""
         self.tag_header: Final = config.tag_header
         """The header whose values are tags; None: the node's default."""
         self.checks_keys: Final = config.cleanup.compacts

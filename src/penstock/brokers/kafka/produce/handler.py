@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.metadata.partitions import Partition, PartitionTable
 from penstock.brokers.kafka.network.connection import Connection
 from penstock.brokers.kafka.produce.decompression import (
@@ -25,6 +26,7 @@ from penstock.brokers.kafka.produce.decompression import (
     request_limit,
 )
 from penstock.brokers.kafka.produce.partition_writer import PartitionWriter, Result, Verdict
+from penstock.brokers.kafka.produce.pending_commits import PendingCommits, acks_of
 from penstock.brokers.kafka.wire.batch_validation import BadBatchError, Checked
 from penstock.brokers.kafka.wire.cursor import MalformedRequestError
 from penstock.brokers.kafka.wire.schema import response_layout, write_varint
@@ -38,6 +40,7 @@ _TOO_LARGE: Final = int(ErrorCode.message_too_large)
 
 _ACKS: Final = frozenset({-1, 0, 1})
 _HEAD: Final = Struct(">ii")
+_NOTHING: Final = memoryview(b"")
 
 
 class _Write(NamedTuple):
@@ -53,6 +56,8 @@ class _Request(NamedTuple):
     writes: list[_Write]
     may_wait: bool
     """Whether a write could wait for a device."""
+    is_replicated: bool
+    """Whether a write could wait for other nodes."""
 
 
 _Verdict = Verdict | None
@@ -101,7 +106,13 @@ class ProduceHandler:
         if None in verdicts:
             self._write_later(connection, version, correlation_id, request, verdicts)
             return False
-        results = self._write_all(request, verdicts)
+        if request.is_replicated and request.acks < 0:
+            # The batches are appended now: nothing of the request's bytes is needed later.
+            commits = PendingCommits(request.acks)
+            results = self._write_all(request, verdicts, commits)
+            self._respond_later(connection, version, correlation_id, request, results, commits)
+            return False
+        results = self._write_all(request, verdicts, None)
         self._count_errors(results)
         if request.acks:
             connection.send(_encode(version, correlation_id, request.writes, results))
@@ -153,21 +164,64 @@ class ProduceHandler:
             budget -= size
         return budget
 
-    def _write(self, request: _Request, index: int, verdict: _Verdict) -> Result:
+    def _write(
+        self,
+        request: _Request,
+        index: int,
+        verdict: _Verdict,
+        commits: PendingCommits | None,
+    ) -> Result:
         write = request.writes[index]
         assert verdict is not None, "checked before"
         if write.partition is None:
             assert isinstance(verdict, BadBatchError), "rejected before"
             return Result(verdict.code)
-        return self._writer.write(write.partition, verdict, write.records, request.transactional_id)
+        if commits is None or not write.partition.is_replicated:
+            commit = acks_of(request.acks)
+            return self._writer.write(
+                write.partition, verdict, write.records, request.transactional_id, commit
+            )
+        result = self._writer.write(
+            write.partition,
+            verdict,
+            write.records,
+            request.transactional_id,
+            commits.commit_of(index),
+        )
+        if result.code:
+            commits.drop(index)
+        return result
 
     def _count_errors(self, results: list[Result]) -> None:
         for result in results:
             if result.code:
                 self._broker.metrics.count_errors(KEY, (result.code,))
 
-    def _write_all(self, request: _Request, verdicts: Sequence[_Verdict]) -> list[Result]:
-        return [self._write(request, index, verdict) for index, verdict in enumerate(verdicts)]
+    def _write_all(
+        self, request: _Request, verdicts: Sequence[_Verdict], commits: PendingCommits | None
+    ) -> list[Result]:
+        return [
+            self._write(request, index, verdict, commits) for index, verdict in enumerate(verdicts)
+        ]
+
+    def _respond_later(
+        self,
+        connection: Connection,
+        version: int,
+        correlation_id: int,
+        request: _Request,
+        results: list[Result],
+        commits: PendingCommits,
+    ) -> None:
+        """Respond when the replicas have the batches that were written."""
+        writes = [write._replace(records=_NOTHING) for write in request.writes]
+
+        async def respond() -> None:
+            final = await _committed(results, commits)
+            self._count_errors(final)
+            connection.respond([_encode(version, correlation_id, writes, final)])
+
+        connection.on_failure(self._broker.spawn(respond(), "produce"))
 
     # Later
 
@@ -212,10 +266,11 @@ class ProduceHandler:
     ) -> list[Result]:
         """Check the batches without a verdict, then append; each in its pool of threads."""
         verdicts = checked
+        commits = PendingCommits(request.acks) if request.is_replicated else None
         if verdicts is None:
-            begun = await self._broker.run_blocking(lambda: self._begin(request))
+            begun = await self._broker.run_blocking(lambda: self._begin(request, commits))
             if isinstance(begun, _Written):
-                return begun.results
+                return await _committed(begun.results, commits)
             verdicts = begun
         budget = request_limit(size, self._broker.settings.batch_inflated_size_max)
         open_verdicts = verdicts
@@ -227,26 +282,28 @@ class ProduceHandler:
             if _is_converted(request.writes[index], verdict):
                 # One at a time, so that few batches are in memory as records.
                 results[index] = await self._inflation.run(
-                    partial(self._write, request, index, verdict)
+                    partial(self._write, request, index, verdict, commits)
                 )
         rest = [index for index in range(len(open_verdicts)) if index not in results]
 
         def write_rest() -> None:
             for index in rest:
-                results[index] = self._write(request, index, open_verdicts[index])
+                results[index] = self._write(request, index, open_verdicts[index], commits)
 
         if request.may_wait:
             await self._broker.run_blocking(write_rest)
         else:
             write_rest()
-        return [results[index] for index in range(len(open_verdicts))]
+        return await _committed([results[index] for index in range(len(open_verdicts))], commits)
 
-    def _begin(self, request: _Request) -> _Written | list[_Verdict]:
+    def _begin(
+        self, request: _Request, commits: PendingCommits | None
+    ) -> _Written | list[_Verdict]:
         """Check and append, in a thread that may block; or return incomplete verdicts."""
         verdicts = self._check_quickly(request)
         if None in verdicts:
             return verdicts
-        return _Written(self._write_all(request, verdicts))
+        return _Written(self._write_all(request, verdicts, commits))
 
     # Parsing
 
@@ -254,17 +311,32 @@ class ProduceHandler:
         parsed = self._parse_request(body, version >= _FIRST_FLEXIBLE)
         transactional_id, acks, topics = parsed
         writes: list[_Write] = []
-        may_wait = False
+        may_wait = is_replicated = False
         for name, batches in topics:
             topic = self._partitions.by_name(name)
             for index, start, end in batches:
                 partition = None if topic is None else topic.get(index)
-                may_wait |= partition is not None and partition.may_wait
+                if partition is not None:
+                    may_wait |= partition.may_wait
+                    is_replicated |= partition.is_replicated
                 writes.append(_Write(name, index, partition, body[start:end]))
-        return _Request(transactional_id, acks, writes, may_wait)
+        return _Request(transactional_id, acks, writes, may_wait, is_replicated)
 
 
 # Responding
+
+
+async def _committed(results: list[Result], commits: PendingCommits | None) -> list[Result]:
+    """Return the results of a request when the replicas have its batches, or will not."""
+    if commits is None:
+        return results
+    errors = await commits.wait()
+    return [
+        Result(int(code_of(errors[index])), message=str(errors[index]))
+        if index in errors
+        else result
+        for index, result in enumerate(results)
+    ]
 
 
 class _AckForm:

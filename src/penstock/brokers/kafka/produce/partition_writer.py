@@ -15,6 +15,7 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.metadata.partitions import Partition
 from penstock.brokers.kafka.produce.decompression import batch_limit, quick_limit
+from penstock.brokers.kafka.produce.pending_commits import WAIT_FOR_ALL, Commit
 from penstock.brokers.kafka.wire.batch_conversion import records_of, timestamps_of
 from penstock.brokers.kafka.wire.batch_header import CODEC_MASK
 from penstock.brokers.kafka.wire.batch_validation import (
@@ -106,8 +107,10 @@ class PartitionWriter:
         verdict: Verdict,
         records: memoryview,
         transactional_id: str | None,
+        commit: Commit = WAIT_FOR_ALL,
     ) -> Result:
-        """Write a batch that passed the check."""
+        """Write a batch that passed the check. The commit's `on_committed` is called when the
+        replicas have it, unless the result has an error; without one this waits for them."""
         if isinstance(verdict, BadBatchError):
             return Result(verdict.code, message=str(verdict), indexes=verdict.indexes)
         now_ms = self._broker.clock.now_ms()
@@ -124,14 +127,14 @@ class PartitionWriter:
                 )
                 if code:
                     return Result(code)
-                written = self._append_in_transaction(partition, verdict, records, now_ms)
+                written = self._append_in_transaction(partition, verdict, records, now_ms, commit)
             elif producer_id != NO_PRODUCER and self._broker.transactions.is_open(
                 partition.shard, producer_id
             ):
                 # As in Kafka: the batch would be part of the open transaction.
                 return Result(int(ErrorCode.invalid_txn_state))
             else:
-                written = self._append(partition, verdict, records, now_ms)
+                written = self._append(partition, verdict, records, now_ms, commit)
         except BadBatchError as error:
             return Result(error.code, message=str(error), indexes=error.indexes)
         except NotLeaderError:
@@ -161,11 +164,16 @@ class PartitionWriter:
             )
 
     def _append_in_transaction(
-        self, partition: Partition, checked: Checked, body: memoryview, now_ms: int
+        self,
+        partition: Partition,
+        checked: Checked,
+        body: memoryview,
+        now_ms: int,
+        commit: Commit,
     ) -> Written:
         first: int | None = None
         try:
-            written = self._append(partition, checked, body, now_ms)
+            written = self._append(partition, checked, body, now_ms, commit)
             if not written.repeated:
                 first = written.first
         finally:
@@ -173,7 +181,12 @@ class PartitionWriter:
         return written
 
     def _append(
-        self, partition: Partition, checked: Checked, body: memoryview, now_ms: int
+        self,
+        partition: Partition,
+        checked: Checked,
+        body: memoryview,
+        now_ms: int,
+        commit: Commit,
     ) -> Written:
         producer = _producer_of(checked)
         if not partition.is_raw:
@@ -186,7 +199,13 @@ class PartitionWriter:
             if partition.settings.has_append_time:
                 records = [replace(record, timestamp_ms=now_ms) for record in records]
             partition.driver.check_led(partition.entry)
-            return partition.driver.batch_write(partition.shard, records, producer=producer)
+            return partition.driver.batch_write(
+                partition.shard,
+                records,
+                producer=producer,
+                acks=commit.acks,
+                on_committed=commit.on_committed,
+            )
         stored: bytes | memoryview = body
         newest = checked.newest_ms
         if not partition.settings.keeps_batches or newest != checked.head_max_ms:
@@ -194,7 +213,13 @@ class PartitionWriter:
         if newest < 0:
             newest = now_ms
         return partition.driver.write_batch(
-            partition.entry, stored, checked.record_count, timestamp_ms=newest, producer=producer
+            partition.entry,
+            stored,
+            checked.record_count,
+            timestamp_ms=newest,
+            producer=producer,
+            acks=commit.acks,
+            on_committed=commit.on_committed,
         )
 
     def _stored_form(

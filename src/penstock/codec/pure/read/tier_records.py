@@ -15,6 +15,7 @@ from penstock.codec.interface import CopiedRecords, DeletedRanges, RecordIndex
 from penstock.codec.properties import inner_range, lookup, parse
 from penstock.codec.pure.copying import moved
 from penstock.codec.pure.read.codec import view_of
+from penstock.codec.pure.read.dispatching import facts_of
 from penstock.codec.pure.read.located import RecordParts, find_damaged_part, find_parts
 from penstock.codec.pure.read.reading import LogFile, read_batches, read_records
 from penstock.errors import BadRequestError
@@ -40,12 +41,15 @@ def copy_records(
     deleted: DeletedRanges,
     max_size: int,
     strict: bool = False,
+    whole_groups: bool = False,
 ) -> CopiedRecords:
     """Copy the records that units point at, one after the other, without those wholly deleted."""
     _check_kind(kind)
     file = LogFile(log, base, topic, queue_id, strict=strict)
     data = bytearray()
-    after = offset
+    after = group_offset = offset
+    group_start = group_end = 0
+    damage: Damage | None = None
     unit_size = _unit_size(kind)
     for unit_at in range(0, len(units) - unit_size + 1, unit_size):
         first, end, position, size = _row(units, unit_at, kind, after)
@@ -59,12 +63,25 @@ def copy_records(
         if isinstance(parts, RecordParts) and parts.queue_offset != first:
             parts = Damage(position, f"unit {first} points at offset {parts.queue_offset}")
         if isinstance(parts, Damage):
-            return bytes(data), after, parts
-        if data and len(data) + size > max_size:
+            damage = parts
             break
+        if len(data) >= group_end:
+            together = _group_size(file.view, parts) if whole_groups else size
+            if data and len(data) + together > max_size:
+                break
+            group_start, group_end, group_offset = len(data), len(data) + together, after
         data += file.view[parts.start : parts.end]
         after = end
-    return bytes(data), after, None
+    if len(data) < group_end:
+        del data[group_start:]
+        after = group_offset
+    return bytes(data), after, damage
+
+
+def _group_size(view: memoryview, parts: RecordParts) -> int:
+    """Return the bytes of the group that a record begins, or else of the record."""
+    size = facts_of(view, parts).group_size()
+    return max(size, parts.size) if isinstance(size, int) else parts.size
 
 
 def place_records(

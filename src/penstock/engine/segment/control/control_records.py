@@ -5,6 +5,7 @@
 
     {"command":"delete_offsets","version":1,"ranges":[[3,5],[9,10]]}
     {"command":"delete_before","version":1,"offset":4096}
+    {"command":"delete_before","version":1,"offset":4096,"restates_from":17}
     {"command":"seal","version":1}
 
 The body is JSON, so that people can read it with any tool that shows RocketMQ's messages. Commands
@@ -22,7 +23,7 @@ from itertools import pairwise
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from penstock.codec.deleted_ranges import coalesce
 from penstock.codec.format import CONTROL_SUFFIX
@@ -61,6 +62,9 @@ class DeleteBefore(Struct, frozen=True, kw_only=True, tag="delete_before", tag_f
 
     version: int = CONTROL_VERSION
     offset: int
+    restates_from: int | UnsetType = UNSET
+    """The commands from this offset of the companion queue up to this one say what all earlier
+    ones said; unset: they do not."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.offset <= _OFFSET_MAX:

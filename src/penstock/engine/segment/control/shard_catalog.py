@@ -3,10 +3,12 @@
     %ctl_0     {"command":"keep_shard","version":1,"topic":"orders","partition":0,…}
                {"command":"drop_shard","version":1,"topic":"orders","partition":0}
                {"command":"cut_shard","version":1,"topic":"orders","partition":0,"offset":150}
+               {"command":"start_shard","version":1,"topic":"orders","partition":0,"offset":900}
 
 An empty shard has no record of its own, and its state is put on the device only with the next
 checkpoint; its line in the journal lets it survive a crash before that, and a deleted one stay
-deleted. What was cut off a shard stays dead, too, should all states be lost. The journal is this
+deleted. What was cut off a shard stays dead, too, should all states be lost; a copy of a shard that
+began anew where its leader's log begins stays without what it had before. The journal is this
 store's own, replicas have other ones. Lines are folded when the log is replayed; a state that was
 saved after a line knows what it says (`folded_until`).
 """
@@ -39,6 +41,8 @@ class CreateEntry(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field
     """See `ShardState.born_at`; every line of one shard has the same."""
     start_offset: int | UnsetType = UNSET
     """What its first record gets; unset: 0."""
+    replicated: bool | UnsetType = UNSET
+    """Whether it has copies on other nodes; unset: not."""
 
     @property
     def shard(self) -> ShardId:
@@ -70,7 +74,20 @@ class TruncateEntry(Struct, frozen=True, kw_only=True, tag="cut_shard", tag_fiel
         return ShardId(self.topic, self.partition)
 
 
-CatalogEntry = CreateEntry | DropEntry | TruncateEntry
+class RestartEntry(Struct, frozen=True, kw_only=True, tag="start_shard", tag_field="command"):
+    """What the log holds of the shard before this line is dead; its next record has `offset`."""
+
+    version: int = CATALOG_VERSION
+    topic: str
+    partition: int
+    offset: int
+
+    @property
+    def shard(self) -> ShardId:
+        return ShardId(self.topic, self.partition)
+
+
+CatalogEntry = CreateEntry | DropEntry | TruncateEntry | RestartEntry
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final[msgspec.json.Decoder[CatalogEntry]] = msgspec.json.Decoder(CatalogEntry)

@@ -6,6 +6,7 @@ lock: at any position of the log, the states are what a replay up to there would
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -15,15 +16,16 @@ from penstock.engine.segment.control.shard_catalog import (
     CATALOG,
     CreateEntry,
     DropEntry,
+    RestartEntry,
     TruncateEntry,
     encode_entry,
 )
-from penstock.engine.segment.log.write_manager import check_not_sealed
+from penstock.engine.segment.log.write_manager import check_led, check_not_sealed
 from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.recovery.recovery import fold_appended
-from penstock.errors import DiskFullError
+from penstock.errors import DiskFullError, UnknownShardError
 from penstock.record import Offset, QueueKind
 
 
@@ -50,6 +52,7 @@ class ShardCommands:
             config=config,
             born_at=log.state.born_at,
             start_offset=start if start and start == log.next_offset else UNSET,
+            replicated=log.state.is_replicated or UNSET,
         )
         journal, record = self._journal(), encode_entry(line)
         appender = self._log.appender
@@ -65,7 +68,7 @@ class ShardCommands:
 
     def run(self, log: ShardLog, command: control.Command) -> None:
         """Write a control record to the companion queue, then do what it says."""
-        companion = self._companion(log)
+        companion = self.companion(log)
         record = control.encode(command)
         appender = self._log.appender
 
@@ -93,6 +96,70 @@ class ShardCommands:
 
         return self._writer.run(log, append)
 
+    def submit(
+        self, log: ShardLog, commands: Callable[[int], Sequence[control.Command]]
+    ) -> int | None:
+        """Write control records to the companion queue of a replicated shard that is led here, all
+        or none; return the offset after them, or None where there is nothing to write. `commands`
+        returns them, given the offset of the first. They act when they are committed (`apply`)."""
+        companion = self.companion(log)
+        appender = self._log.appender
+        count = 0
+
+        def append() -> int:
+            nonlocal count
+            check_led(companion)
+            records = [control.encode(command) for command in commands(companion.next_offset)]
+            count = len(records)
+            if not records:
+                return 0
+            offset = appender.append_many(
+                companion.handle, records, self._writer.now(), companion.epoch, None
+            )
+            if offset >= 0:
+                companion.begin_epoch(offset)
+            return offset
+
+        first = self._writer.run(companion, append)
+        return first + count if count else None
+
+    def apply(self, log: ShardLog, command: control.Command, offset: int) -> None:
+        """Do what a committed command of the companion queue says."""
+        self._apply(log, command, offset)
+        self._checkpointer.touch(log)
+
+    def copy_replica(self, log: ShardLog, data: bytes) -> None:
+        """Append records of the shard's leader, as `copy` does; but a sealed shard takes them, no
+        command is done, and the caller waits for the device if it must."""
+
+        def append() -> int:
+            if log.state.dropped:
+                raise UnknownShardError(log.shard.name)
+            start = self._log.end
+            offset = self._log.appender.append_encoded(log.handle, data, self._log.files.strict)
+            if offset >= 0:
+                self._fold(log, start)
+            return offset
+
+        self._writer.run_unsynced(append)
+
+    def restart(self, log: ShardLog, offset: int) -> None:
+        """Drop all records of a shard, which goes on at `offset`; the journal says so before the
+        next record. The caller holds the checkpointer's `pause`."""
+        journal = self._journal()
+        topic, partition = log.shard
+        line = encode_entry(RestartEntry(topic=topic, partition=partition, offset=offset))
+        appender = self._log.appender
+
+        def append() -> int:
+            written = appender.append(journal.handle, line, self._writer.now(), journal.epoch)
+            if written >= 0:
+                self._checkpointer.touch(log)
+                log.restart_at(offset)
+            return written
+
+        self._writer.run(journal, append)
+
     def _fold(self, log: ShardLog, start: int) -> None:
         """Learn what records say that were copied from another node's log: producers, epochs,
         commands. They lie from `start` on; the caller holds the log's lock."""
@@ -102,10 +169,10 @@ class ShardCommands:
                 self._apply(data, command, offset)
                 self._checkpointer.touch(data)
 
-    def cut(self, log: ShardLog, offset: int) -> int:
-        """Cut the tail of a shard; return where it ends now. The journal says so, too, unless the
-        disk is full. The caller holds the checkpointer's `pause`, makes a checkpoint, then trims
-        the files."""
+    def cut(self, log: ShardLog, offset: int) -> tuple[int, bool]:
+        """Cut the tail of a shard; return where it ends now, and whether the journal says so: on a
+        full disk only the state does. The caller holds the checkpointer's `pause`, makes a
+        checkpoint before the next record unless the journal says so, then trims the files."""
         journal = self._journal()
         appender = self._log.appender
         end = 0
@@ -128,7 +195,8 @@ class ShardCommands:
             with self._log.lock:
                 end = log.end_if_truncated(offset)
                 self._truncate(log, end)
-        return end
+            return end, False
+        return end, True
 
     def _truncate(self, log: ShardLog, offset: int) -> None:
         self._checkpointer.touch(log)
@@ -185,7 +253,8 @@ class ShardCommands:
             log.state.apply(command, offset)
             log.note_state()
 
-    def _companion(self, log: ShardLog) -> ShardLog:
+    def companion(self, log: ShardLog) -> ShardLog:
+        """Return the companion queue of a shard; make it if there is none."""
         name = control.control_shard(log.shard)
         with self._log.lock:
             companion = self._table.find(name)

@@ -28,6 +28,7 @@ from penstock.errors import (
     BusyError,
     DiskFailedError,
     DiskFullError,
+    NotLeaderError,
     ShardSealedError,
     UnknownShardError,
 )
@@ -172,6 +173,7 @@ class WriteManager:
 
         def once() -> int:
             nonlocal repeated
+            check_led(shard)
             with shard.lock:
                 first = shard.state.producers.check(producer, count, shard.shard.name)
                 if first is not None:
@@ -202,16 +204,16 @@ class WriteManager:
         def append(_: str | None) -> int:
             return append_many(shard.handle, records, self.now(), shard.epoch, None, None)
 
-        return self._run_alone(lambda: self._append_unsealed(shard, append, None))
+        return self.run_unsynced(lambda: self._append_unsealed(shard, append, None))
 
     def run(self, shard: ShardLog, append: Callable[[], int]) -> int:
         """Run `append` as the only writer, then wait for the device if the shard wants that."""
-        offset, position = self._run_alone(append)
+        offset, position = self.run_unsynced(append)
         if shard.flush is Flush.SYNC:
             self._log.wait_durable(position)
         return offset
 
-    def _run_alone(self, append: Callable[[], int]) -> tuple[int, int]:
+    def run_unsynced(self, append: Callable[[], int]) -> tuple[int, int]:
         """Run `append` as the only writer; return the offset, and where the log ends then."""
         lock = self._log.lock
         if not lock.acquire(DEADLINE_S):
@@ -274,8 +276,15 @@ class WriteManager:
                 return  # An append that needs it will say so.
 
 
+def check_led(shard: ShardLog) -> None:
+    """Refuse records of clients for a shard that another node leads."""
+    if shard.is_following and not shard.state.dropped:
+        raise NotLeaderError(shard.shard.name, leader=None)
+
+
 def check_not_sealed(shard: ShardLog) -> None:
     if shard.state.dropped:
         raise UnknownShardError(shard.shard.name)
+    check_led(shard)
     if shard.state.sealed:
         raise ShardSealedError(shard.shard.name)

@@ -114,7 +114,7 @@ def _locate_batches(files: FileSet, log: ReadableShard, query: Query) -> LookupR
     first = _first_offset(units) if units else query.until
     if first > offset:
         return _after_gap(files, log, offset, min(first, query.until))
-    return _at(files, _without_gap(units))
+    return _at(files, without_gap(units))
 
 
 def _step_size(query: Query) -> int:
@@ -190,7 +190,7 @@ def _first_offset(unit: bytes) -> int:
     return int(BATCH_UNIT.unpack_from(unit)[4])
 
 
-def _without_gap(units: bytes) -> bytes:
+def without_gap(units: bytes) -> bytes:
     """Return the units up to the first that does not follow on the one before."""
     expected: int | None = None
     for number, (_, _, _, _, base, count, _, _) in enumerate(BATCH_UNIT.iter_unpack(units)):

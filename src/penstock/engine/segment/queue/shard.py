@@ -26,6 +26,7 @@ from penstock.engine.segment.index.sealed_files import SealedFiles
 from penstock.engine.segment.log.commit_log import CommitLog
 from penstock.engine.segment.paths import sums_path
 from penstock.engine.segment.queue.entry_rows import UnitRow, unit_rows
+from penstock.engine.segment.queue.producer_history import restore_producers
 from penstock.engine.segment.queue.queue_files import UnitFiles
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.time_index import TimeIndex
@@ -56,6 +57,7 @@ class ShardLog:
         "epoch_is_new",
         "flush",
         "handle",
+        "is_led",
         "lock",
         "log",
         "repaired",
@@ -88,12 +90,14 @@ class ShardLog:
         self.flush = Flush.ASYNC
         self.epoch_is_new = False
         """No record has the leader's epoch yet, and its table does not know it."""
+        self.is_led = False
+        """This node leads the shard; without a meaning where the shard is not replicated."""
         self.note_state()
         self.repaired = _NONE_HEALED
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
         self.truncation_generation = 0
         """How often offsets were taken back; counted under `lock`, when all of it is done."""
-        self._commit_limit: int | None = None
+        self._commit_limit: int | None = state.commit_offset if state.is_replicated else None
         self._sealed = sealed
         self._checked = False
         self._suspect = False
@@ -120,9 +124,14 @@ class ShardLog:
         record of an epoch: it could not note it (`begin_epoch`)."""
         state = self.state
         self.epoch_is_new = state.leader_epoch > state.newest_epoch
-        taking = not (state.sealed or state.dropped or self.epoch_is_new)
+        taking = not (state.sealed or state.dropped or self.epoch_is_new or self.is_following)
         sync = self.flush is Flush.SYNC
         self.log.appender.set_admission(self.handle, taking, sync, state.leader_epoch)
+
+    @property
+    def is_following(self) -> bool:
+        """Whether another node decides what this shard holds."""
+        return self.state.is_replicated and not self.is_led
 
     @property
     def epoch(self) -> int:
@@ -163,6 +172,19 @@ class ShardLog:
     def limit_commit(self, offset: Offset | None) -> None:
         """Show nothing at or past `offset` (replication decides); None lifts the limit."""
         self._commit_limit = offset
+
+    @property
+    def commit_limit(self) -> int | None:
+        return self._commit_limit
+
+    def become_replicated(self, commit: int) -> None:
+        """Take no records of clients, and show nothing at or past `commit`, until replication says
+        otherwise."""
+        with self.lock:
+            self._commit_limit = self.state.commit_offset = Offset(commit)
+            self.state.replicate()
+            self.is_led = False
+            self.note_state()
 
     def was_truncated_since(self, generation: int) -> bool:
         """Say whether offsets were taken back since `generation` was read."""
@@ -475,12 +497,17 @@ class ShardLog:
                     self.units.reopen(unit)
                 self.restore_checksum(unit)
             self.times.truncate_from(offset // TIME_BLOCK)
+            if self._commit_limit is not None:
+                self._commit_limit = min(self._commit_limit, offset)
+            self.repaired = frozenset(found for found in self.repaired if found < offset)
+            forgotten: list[int] = []
             if with_state:
-                self.state.truncate_from(offset)
+                forgotten = self.state.truncate_from(offset)
                 self.note_state()
             self._last_lookup = None
             self._files_read = None
             self.truncation_generation += 1
+            restore_producers(self, forgotten, offset)
             return offset
 
     def trim_files(self) -> None:
@@ -511,6 +538,27 @@ class ShardLog:
             self._files_read = None
             self.state.clear()
             self.state.drop(position)
+            self._commit_limit = None
+            self.is_led = False
+            self.note_state()
+            self.truncation_generation += 1
+
+    def restart_at(self, offset: int) -> None:
+        """Drop all records: the shard goes on at `offset`. The caller has written so into the
+        journal, or found it there."""
+        with self.lock:
+            unit = offset if self.kind is QueueKind.SIMPLE else self.next_unit
+            if self.kind is QueueKind.SIMPLE:
+                self.units.remove_all()
+            else:
+                self.drain()
+            self.log.appender.restart_queue(self.handle, offset, unit)
+            self.times.clear()
+            self.note_rebuilt(unit)
+            self.repaired = _NONE_HEALED
+            self.state.restart_at(offset)
+            if self._commit_limit is not None:
+                self._commit_limit = offset
             self.note_state()
             self.truncation_generation += 1
 

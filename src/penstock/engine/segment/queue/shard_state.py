@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.codec.deleted_ranges import DeletedRanges
+from penstock.engine.epoch_table import EpochTable
 from penstock.engine.producer_table import ProducerTable, Write
 from penstock.engine.segment.control.control_records import (
     Command,
@@ -30,7 +31,6 @@ from penstock.engine.segment.control.control_records import (
     DeleteOffsets,
     Seal,
 )
-from penstock.engine.segment.queue.epoch_table import EpochTable
 from penstock.errors import NotSupportedError
 from penstock.record import Offset, Position, QueueKind
 
@@ -62,10 +62,20 @@ class _Packed(Struct, array_like=True, gc=False):
     dropped_at: int = 0
     epoch: int = 0
     born_at: int = 0
+    replicated: bool = False
+    holes: list[int] = []
+    restated: int = 0
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Packed)
+
+
+class _Replica(Struct, eq=False):
+    """What only a replicated shard has."""
+
+    restated_from: int = 0
+    holes: DeletedRanges | None = None
 
 
 class ShardState:
@@ -75,6 +85,7 @@ class ShardState:
         "_leader_epoch",
         "_lost",
         "_producers",
+        "_replica",
         "born_at",
         "commit_offset",
         "config",
@@ -125,10 +136,27 @@ class ShardState:
         """(position, offset): when the log ended at `position`, this shard was cut to `offset`. A
         replay of the log must do the same, or the dead records would come back."""
         self._leader_epoch = 0
+        self._replica: _Replica | None = None
         self._deleted: DeletedRanges | None = None
         self._lost: DeletedRanges | None = None
         self._producers: ProducerTable | None = None
         self._epochs: EpochTable | None = None
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the shard has copies on other nodes: `commit_offset` is what replication
+        allowed."""
+        return self._replica is not None
+
+    def replicate(self) -> None:
+        """The shard has copies on other nodes from now on."""
+        if self._replica is None:
+            self._replica = _Replica()
+
+    @property
+    def restated_from(self) -> int:
+        """The commands of the companion queue from here on say what all earlier ones said."""
+        return 0 if self._replica is None else self._replica.restated_from
 
     @property
     def earliest_offset(self) -> Offset:
@@ -239,6 +267,45 @@ class ShardState:
             if offset < until:
                 yield offset, until
 
+    def note_hole(self, start: int, end: int) -> None:
+        """Learn that these records are lost on every node: a hole takes their place."""
+        self.note_lost([(start, end)])
+        self.replicate()
+        assert self._replica is not None
+        if self._replica.holes is None:
+            self._replica.holes = DeletedRanges()
+        self._replica.holes.add(start, end)
+
+    @property
+    def _holes(self) -> DeletedRanges | None:
+        return None if self._replica is None else self._replica.holes
+
+    def hole_end(self, offset: int) -> int | None:
+        """Return where the hole ends that `offset` is in, or None."""
+        holes = self._holes
+        if holes is None:
+            return None
+        return next((end for _, end in holes.overlapping(offset, offset + 1)), None)
+
+    def next_hole(self, offset: int) -> int | None:
+        """Return where the first hole after `offset` begins."""
+        holes = self._holes
+        if holes is None:
+            return None
+        return next((first for first, _ in holes if first > offset), None)
+
+    def first_damaged(self, start: int, end: int) -> int | None:
+        """Return the first offset of `[start, end)` whose record is lost here, and not given up
+        as a hole."""
+        for first, stop in self._each_lost(start, end):
+            offset = first
+            while offset < stop:
+                after = self.hole_end(offset)
+                if after is None:
+                    return offset
+                offset = after
+        return None
+
     def apply(self, command: Command, control_offset: int) -> bool:
         """Fold the command at `control_offset` of the companion queue, which must be committed.
 
@@ -254,6 +321,8 @@ class ShardState:
                 self.deleted.drop_before(self.floor_offset)
             case DeleteBefore():
                 self.drop_before(command.offset)
+                if isinstance(command.restates_from, int) and self._replica is not None:
+                    self._replica.restated_from = command.restates_from
             case Seal():
                 self.sealed = True
             case _:
@@ -273,20 +342,39 @@ class ShardState:
             # An epoch that begins past the end would be taken for one with records.
             self._epochs.drop_before(self.earliest_offset)
 
+    def restart_at(self, offset: int) -> None:
+        """Forget all records; the log of this node begins at `offset`. What the commands said
+        stays: it is the shard's, not this node's."""
+        self._leader_epoch = self.leader_epoch
+        self.latest_offset = self.commit_offset = Offset(offset)
+        self.floor_offset = max(self.floor_offset, self.latest_offset)
+        self._lost = self._producers = self._epochs = None
+        if self._replica is not None:
+            self._replica.holes = None
+        if self._deleted is not None:
+            self._deleted.drop_before(offset)
+
     def truncate_from(self, offset: int) -> list[int]:
         """Forget the records at and past `offset`: a replica's tail that the leader does not have.
 
-        Deletions stay (see above). Returns the producers of which nothing is known any more.
+        Deletions stay (see above). Returns the producers of whose writes the log may hold older
+        ones that are not remembered.
         """
         assert offset >= 0
         self.latest_offset = min(self.latest_offset, Offset(offset))
         self.commit_offset = min(self.commit_offset, self.latest_offset)
         if self._lost is not None:
             self._lost.truncate_from(offset)
+        if self._holes is not None:
+            self._holes.truncate_from(offset)
         if self._epochs is not None:
             self._leader_epoch = self.leader_epoch
             self._epochs.truncate_from(offset)
-        return [] if self._producers is None else self._producers.truncate_from(offset)
+        if self._producers is None:
+            return []
+        short = self._producers.short_after(offset)
+        self._producers.truncate_from(offset)
+        return short
 
     def note_truncation(self, position: int, offset: int) -> None:
         if (position, offset) not in self.truncations:
@@ -305,6 +393,7 @@ class ShardState:
         self.floor_offset = self.commit_offset = self.latest_offset = Offset(0)
         self.control_offset = Offset(0)
         self._deleted = self._lost = self._producers = self._epochs = None
+        self._replica = None
         self._leader_epoch = 0
         self.born_at = 0
         self.config = b""
@@ -347,6 +436,9 @@ class ShardState:
         # Not above: Python 3.11 keeps tuples of 20 arguments, up to 2000 of them, and reuses none.
         packed.epoch = self._leader_epoch
         packed.born_at = self.born_at
+        packed.replicated = self.is_replicated
+        packed.holes = [] if self._holes is None else self._holes.to_steps()
+        packed.restated = self.restated_from
         return _encoder.encode(packed)
 
     @classmethod
@@ -389,4 +481,7 @@ class ShardState:
             state._producers = ProducerTable.from_list(packed.producers)
         state._leader_epoch = packed.epoch
         state.born_at = packed.born_at
+        if packed.replicated:
+            holes = DeletedRanges.from_steps(packed.holes) if packed.holes else None
+            state._replica = _Replica(restated_from=packed.restated, holes=holes)
         return state

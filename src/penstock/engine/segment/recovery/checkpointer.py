@@ -119,6 +119,7 @@ class Checkpointer:
         """Held while a checkpoint is taken, and while a shard is cut; before the log's lock."""
         self._unsaved: set[ShardId] = set()
         self._unpublished: set[ShardId] = set()
+        self._cut: list[ShardLog] = []
         self._noting: Final = threading.Lock()
         """Held for a moment, while one of the two sets is changed or taken."""
         self.position = 0
@@ -150,6 +151,11 @@ class Checkpointer:
         change that a record of the log tells of, before the log's lock is released: a checkpoint
         after that record must have the state."""
         self._add_changed((log.shard,))
+
+    def trim_later(self, log: ShardLog) -> None:
+        """Clear the queue files after the end of a shard that was cut, when the next checkpoint has
+        saved that. The caller holds `pause`."""
+        self._cut.append(log)
 
     def note_gone(self, shard: ShardId) -> None:
         """Remove a deleted shard from the files of states, next time."""
@@ -241,6 +247,9 @@ class Checkpointer:
             self._add_changed(dirty)
             raise
         self.position, self._saved_ends = position, ends
+        cut, self._cut = self._cut, []
+        for log in cut:
+            log.trim_files()
         if not clean:
             self._write_rocketmq(position, timestamp_ms)
 

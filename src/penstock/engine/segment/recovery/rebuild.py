@@ -19,6 +19,7 @@ from typing import Final
 
 from penstock.codec.codes import (
     REPLAY_DAMAGE,
+    REPLAY_LEAP,
     REPLAY_NO_INDEX_ROOM,
     REPLAY_TRUNCATE_BATCH_QUEUE,
 )
@@ -64,11 +65,11 @@ class _Builder(ABC):
         """Write units below number `stop` from the log below `end`."""
         position = self._files.start
         while position < end:
-            position = self._step(position, end)
+            position = self._step(position, end, stop)
             self._write_all(stop)
         self._finish(stop)
 
-    def _step(self, position: int, end: int) -> int:
+    def _step(self, position: int, end: int, stop: int) -> int:
         base = self._files.base_of(position)
         limit = min(end, base + self._files.file_size)
         while self._truncations and self._truncations[0][0] <= position:
@@ -83,6 +84,11 @@ class _Builder(ABC):
             raw = core.decode_raw(buffer, base, specials[-1][0], True)
             assert not isinstance(raw, Damage), "the replay has just read it"
             self._cut_batch(specials[-1][1], raw.queue_offset)
+            return after
+        if status == REPLAY_LEAP:
+            # A copy that began anew: what it had before is dead.
+            self._write_all(stop)
+            self._appender.remove_queue(specials[-1][1])
             return after
         if status == REPLAY_DAMAGE or after < limit:
             return _after_damage(self._files, base, after, damage, limit)
@@ -218,6 +224,8 @@ def rebuild_index(
             index.add_file(scratch, now_ms)
         elif status == REPLAY_TRUNCATE_BATCH_QUEUE:
             _cut_anyhow(scratch, buffer, base, *specials[-1])
+        elif status == REPLAY_LEAP:
+            scratch.remove_queue(specials[-1][1])
         elif status == REPLAY_DAMAGE or after < stop:
             next_position = _after_damage(files, base, after, damage, stop)
             hurt.update(_mark_lost(shards, after, next_position))

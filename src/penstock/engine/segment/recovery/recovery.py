@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 from penstock.codec.codes import (
     REPLAY_DAMAGE,
     REPLAY_DONE,
+    REPLAY_LEAP,
     REPLAY_NO_INDEX_ROOM,
     REPLAY_TRUNCATE_BATCH_QUEUE,
 )
@@ -32,8 +33,8 @@ from penstock.codec.envelope import leader_epoch_of
 from penstock.codec.format import (
     BATCH_COUNT_MAX,
     CONTROL_SUFFIX,
+    GAP_MAX,
     HOLE_REASON,
-    PRODUCER,
     RECORD_SIZE_MIN,
     Damage,
     RawRecord,
@@ -48,11 +49,14 @@ from penstock.engine.segment.control.control_records import (
 )
 from penstock.engine.segment.control.shard_catalog import (
     CATALOG,
+    CreateEntry,
     DropEntry,
+    RestartEntry,
     TruncateEntry,
     decode_entry,
 )
 from penstock.engine.segment.log.commit_log import CommitLog
+from penstock.engine.segment.queue.producer_history import producer_of, restore_producers
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.shard_table import ShardTable
@@ -60,7 +64,7 @@ from penstock.engine.segment.recovery.damaged_record import DamagedRecords, offs
 from penstock.engine.segment.recovery.report import DamagedPlace, Progress, RecoveryReport
 from penstock.errors import CorruptionError, RequestError
 from penstock.platform.log import get_logger
-from penstock.record import Offset, Producer, QueueKind, ShardId
+from penstock.record import Offset, QueueKind, ShardId
 
 _log: Final = get_logger(__name__)
 
@@ -168,7 +172,9 @@ class Replay:
         after, status, damage = self._replay(buffer, base, position, stop, groups=True)
         if status == REPLAY_NO_INDEX_ROOM:
             self._more_index()
-        if status == REPLAY_DAMAGE:
+        if status == REPLAY_LEAP and damage is None:
+            return after, False  # the queue begins anew there
+        if status in (REPLAY_DAMAGE, REPLAY_LEAP):
             assert damage is not None
             return self._after_damage(buffer, base, damage, after)
         if status == REPLAY_DONE and after < stop:
@@ -185,12 +191,28 @@ class Replay:
         )
         self.report.records_scanned += records
         self._table.adopt(self._states)
-        cut = specials.pop() if status == REPLAY_TRUNCATE_BATCH_QUEUE else None
+        is_last_undone = status in (REPLAY_TRUNCATE_BATCH_QUEUE, REPLAY_LEAP)
+        undone = specials.pop() if is_last_undone else None
         for special, handle in specials:
             self._fold(buffer, base, special, handle)
-        if cut is not None:
-            self._cut_batch_queue(buffer, base, *cut)
+        if undone is not None and status == REPLAY_LEAP:
+            damage = self._check_leap(buffer, base, *undone)
+        elif undone is not None:
+            self._cut_batch_queue(buffer, base, *undone)
         return after, status, damage
+
+    def _check_leap(
+        self, buffer: memoryview, base: int, position: int, handle: int
+    ) -> Damage | None:
+        """Return None when the queue goes on at the offset of the record, as a line of the journal
+        has just said, which came before the record."""
+        raw = core.decode_raw(buffer, base, position, True)
+        assert isinstance(raw, RawRecord), "the replay has just read it"
+        expected = self._table.by_handle(handle).next_offset
+        if raw.queue_offset - expected <= GAP_MAX:
+            return None
+        reason = f"offset {raw.queue_offset} of {raw.topic!r} follows {expected - 1}"
+        return Damage(position, reason)
 
     def _cut_batch_queue(self, buffer: memoryview, base: int, position: int, handle: int) -> None:
         raw = core.decode_raw(buffer, base, position, True)
@@ -324,20 +346,40 @@ class Replay:
             return
         if isinstance(line, TruncateEntry):
             self._cut_again(line, raw)
-            return
+        elif isinstance(line, RestartEntry):
+            self._restart_again(line, raw)
+        else:
+            self._keep_again(line, raw)
+
+    def _keep_again(self, line: CreateEntry, raw: RawRecord) -> None:
+        """Learn that a shard exists."""
         log = self._table.find(line.shard)
         state = self._states.get(line.shard) if log is None else log.state
         if state is None:
             start = line.start_offset if isinstance(line.start_offset, int) else 0
             unit = start if line.kind is QueueKind.SIMPLE else 0
-            state = self._table.add(line.shard, ShardState(line.kind, start), start, unit).state
-            state.config, state.born_at = line.config, line.born_at
+            log = self._table.add(line.shard, ShardState(line.kind, start), start, unit)
+            log.state.config, log.state.born_at = line.config, line.born_at
         elif raw.position < state.folded_until:
             return
         else:
             state.dropped = False
             state.config, state.born_at = line.config, line.born_at
         self.touched.add(line.shard)
+        if line.replicated is True:
+            self._note_replicated(line.shard)
+            self._note_replicated(control_shard(line.shard))
+
+    def _note_replicated(self, shard: ShardId) -> None:
+        """Learn that a shard has copies on other nodes. What a state does not say to be committed
+        is not: replication will tell."""
+        log = self._table.find(shard)
+        if log is None:
+            state = self._states.setdefault(shard, ShardState(QueueKind.SIMPLE))
+            state.replicate()
+        elif not log.state.is_replicated:
+            log.become_replicated(log.state.floor_offset)
+        self.touched.add(shard)
 
     def _drop(self, shard: ShardId, raw: RawRecord) -> None:
         """Delete a shard again. Its queue may hold records already that came after this line, of
@@ -358,6 +400,7 @@ class Replay:
             log.state.note_truncation(raw.position + raw.size, 0)
         log.state.clear()
         log.state.drop(raw.position + raw.size)
+        log.limit_commit(None)
         log.note_state()
         self.latest[shard] = 0
         self._folded.pop(shard, None)
@@ -372,7 +415,7 @@ class Replay:
         if state is None or raw.position < state.folded_until:
             return
         state.note_truncation(raw.position + raw.size, offset)
-        state.truncate_from(offset)
+        forgotten = state.truncate_from(offset)
         self.latest[shard] = min(self.latest.get(shard, 0), offset)
         self.touched.add(shard)
         if log is None:
@@ -382,6 +425,25 @@ class Replay:
         last = self._log.appender.read_units(log.handle, log.next_unit - 1, 1)
         if log.next_offset > offset and (not last or int.from_bytes(last[:8]) < raw.position):
             log.cut(offset)
+        restore_producers(log, forgotten, min(offset, log.next_offset))
+
+    def _restart_again(self, line: RestartEntry, raw: RawRecord) -> None:
+        """Let a shard begin anew as it did here. Its queue may hold records already that came after
+        this line: then the offsets before them are below its floor."""
+        shard, offset = line.shard, line.offset
+        log = self._table.find(shard)
+        state = self._states.get(shard) if log is None else log.state
+        if state is None:
+            state = self._states[shard] = ShardState(QueueKind.SIMPLE)
+        elif raw.position < state.folded_until:
+            return
+        self.latest[shard] = offset
+        self._folded.pop(shard, None)
+        self.touched.add(shard)
+        if log is None or log.next_offset > offset:
+            state.restart_at(offset)
+        else:
+            log.restart_at(offset)
 
     def _fold_command(self, shard: ShardId, raw: RawRecord) -> None:
         log = self._table.find(shard)
@@ -390,7 +452,7 @@ class Replay:
             state = self._states.setdefault(shard, ShardState(QueueKind.SIMPLE))
         else:
             state = log.state
-        if raw.position < state.folded_until:
+        if raw.position < state.folded_until or self._is_uncommitted(shard, raw):
             return
         self.touched.add(shard)
         try:
@@ -399,6 +461,13 @@ class Replay:
             _log.error("control_record_ignored", shard=shard.name, error=str(error))
             return
         state.apply(command, Offset(raw.queue_offset))
+
+    def _is_uncommitted(self, shard: ShardId, raw: RawRecord) -> bool:
+        """Say whether a command is not known to be committed: replication will tell."""
+        companion = self._table.find(control_shard(shard))
+        if companion is None or not companion.state.is_replicated:
+            return False
+        return raw.queue_offset >= companion.state.commit_offset
 
 
 def fold(log: ShardLog, raw: RawRecord) -> None:
@@ -427,21 +496,9 @@ def fold_appended(log: CommitLog, shard: ShardLog, start: int) -> list[tuple[Com
         assert isinstance(raw, RawRecord), "the replay has just read it"
         with shard.lock:
             fold(shard, raw)
-        if is_control(shard.shard):
+        if is_control(shard.shard) and not shard.state.is_replicated:
             commands.append((decode(raw.body), raw.queue_offset))
     return commands
-
-
-def producer_of(raw: RawRecord) -> tuple[Producer, int] | None:
-    """Return who wrote the records that begin with this one, and how many they are."""
-    text = dict(raw.properties).get(PRODUCER)
-    if text is None:
-        return None
-    try:
-        producer_id, epoch, sequence, count = map(int, text.split(","))
-    except ValueError:
-        return None
-    return Producer(producer_id, epoch, sequence), count
 
 
 def _is_text(properties: bytes) -> bool:

@@ -1,8 +1,9 @@
-"""The two ends of a connection between nodes: the handshake, then frames."""
+"""The end of a connection that accepts it: the handshake, then frames of Raft."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
@@ -11,8 +12,11 @@ from penstock.errors import BadRequestError
 from penstock.meta.raft.network.handshake import Acceptor, Gatekeeper, Opener
 from penstock.meta.raft.network.messages import (
     FRAME_SIZE_MAX,
+    FRAME_VERSION,
     HANDSHAKE_SIZE_MAX,
+    RAFT,
     Answer,
+    ChannelName,
     ConnectRequest,
     FrameReader,
     HandshakeAccepted,
@@ -28,9 +32,28 @@ from penstock.meta.state.model import Member
 if TYPE_CHECKING:
     from penstock.meta.raft.network.transport import Transport
 
-BUFFERED_MAX: Final = 16 << 20
 HANDSHAKE_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 30.0
+_IDLE_SECONDS: Final = 5
+_PROBE_SECONDS: Final = 1
+_SILENT_MS: Final = 10_000
+"""After this time without an acknowledgement of the peer's kernel a connection is broken."""
+
+
+def set_timeouts(raw: asyncio.BaseTransport) -> None:
+    """Have the kernel end a connection whose peer has vanished. Without this a connection outlives
+    a partition by minutes: the kernel sends again ever more rarely."""
+    connection = raw.get_extra_info("socket")
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", _IDLE_SECONDS),
+        ("TCP_KEEPINTVL", _PROBE_SECONDS),
+        ("TCP_USER_TIMEOUT", _SILENT_MS),
+    ):
+        if hasattr(socket, option):  # Linux has all of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 class Host(Gatekeeper, Protocol):
@@ -53,7 +76,13 @@ class Host(Gatekeeper, Protocol):
 
     def unreachable(self, node: int) -> None: ...
 
-    def open_to(self, member: Member) -> Opener: ...
+    def lost_connection(self, node: int) -> None:
+        """A connection from or to a node has ended. Called on a network thread; a hint only."""
+        ...
+
+    def open_to(self, member: Member, channel: ChannelName = RAFT) -> Opener:
+        """Return the handshake of a connection to a node. Called on a network thread."""
+        ...
 
 
 class Incoming(asyncio.Protocol):
@@ -75,6 +104,7 @@ class Incoming(asyncio.Protocol):
         if self._owner.is_closed:
             transport.abort()
             return
+        set_timeouts(transport)
         self._owner.track_handshake(transport)
         self._timer = self._owner.loop.call_later(HANDSHAKE_SECONDS, transport.abort)
 
@@ -85,9 +115,13 @@ class Incoming(asyncio.Protocol):
             self._owner.pending.pop(self._raw, None)
         if self._timer is not None:
             self._timer.cancel()
+        if self._hello is not None and not self._owner.is_closed:
+            self._owner.host.lost_connection(self._hello.node_id)
 
     def data_received(self, data: bytes) -> None:
         assert self._raw is not None, "data follows the connection"
+        if self._hello is not None:
+            self._owner.traffic.received += len(data)
         try:
             for frame in self._reader.feed(data):
                 if self._raw.is_closing():
@@ -137,7 +171,7 @@ class Incoming(asyncio.Protocol):
 
     def _greet(self, hello: ConnectRequest) -> None:
         assert self._raw is not None, "data follows the connection"
-        reason = self._owner.host.check_hello(hello)
+        reason = self._owner.host.check_hello(hello) or self._owner.check_channel(hello)
         if reason is not None:
             self._answer(HandshakeRejected(reason))
             self._owner.warn("peer_refused", peer=hello.node_id, reason=reason)
@@ -145,10 +179,23 @@ class Incoming(asyncio.Protocol):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._answer(HandshakeAccepted())
+        version = min(hello.frame_version, FRAME_VERSION)
+        self._answer(HandshakeAccepted(channel=hello.channel, frame_version=version))
+        if hello.channel != RAFT:
+            self._hand_over(hello)
+            return
         self._hello = hello
         self._reader.size_max = FRAME_SIZE_MAX
+        self._reader.version = version
         self._owner.greeted[self._raw] = hello
+
+    def _hand_over(self, hello: ConnectRequest) -> None:
+        """Have the thread of the data channels continue with a copy of the socket. The opener sends
+        no frame before it has read the answer, so that no byte of one is here."""
+        assert self._raw is not None, "data follows the connection"
+        if self._raw.get_write_buffer_size() == 0 and self._reader.is_empty:
+            self._owner.data.adopt(hello, self._raw.get_extra_info("socket").dup())
+        self._raw.abort()
 
     def _extend(self) -> None:
         """A join may take as long as the node that waits for it does."""
@@ -169,73 +216,3 @@ class Incoming(asyncio.Protocol):
         self._is_answered = True
         if self._raw is not None and not self._raw.is_closing():
             self._raw.write(pack_frame(self._acceptor.seal(answer)))
-
-
-class Outgoing(asyncio.Protocol):
-    """A connection to a peer: a handshake, then frames."""
-
-    def __init__(
-        self, opener: Opener, lost: asyncio.Event, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._opener = opener
-        self._lost = lost
-        self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._reader = FrameReader(HANDSHAKE_SIZE_MAX)
-        self._raw: asyncio.Transport | None = None
-        self.is_welcome = False
-        self.refusal = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._raw = transport
-        self._timer = self._loop.call_later(HANDSHAKE_SECONDS, transport.abort)
-        transport.write(pack_frame(self._opener.first))
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self.is_welcome = False
-        self._end_timer()
-        self._lost.set()
-
-    def _end_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        assert self._raw is not None, "data follows the connection"
-        try:
-            for frame in self._reader.feed(data):
-                self._receive(frame)
-        except BadRequestError as error:
-            self.refusal = self.refusal or str(error)
-            self.is_welcome = False
-            self._raw.abort()
-
-    def _receive(self, frame: bytes) -> None:
-        assert self._raw is not None, "data follows the connection"
-        if self.is_welcome:
-            raise BadRequestError("unexpected frame from the accepting side of this connection")
-        answer = self._opener.receive(frame)
-        if answer is not None:
-            self._raw.write(pack_frame(answer))
-            return
-        match self._opener.answer:
-            case HandshakeAccepted():
-                self.is_welcome = True
-                self._end_timer()
-            case HandshakeRejected(reason):
-                raise BadRequestError(reason)
-            case _:
-                raise BadRequestError("unexpected answer in a handshake")
-
-    def send(self, data: bytes) -> bool:
-        if self._raw is None or not self.is_welcome:
-            return False
-        if self._raw.get_write_buffer_size() > BUFFERED_MAX:
-            return False
-        self._raw.write(data)
-        return True
-
-    def abort(self) -> None:
-        if self._raw is not None:
-            self._raw.abort()

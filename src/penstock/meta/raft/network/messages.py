@@ -1,6 +1,10 @@
 """The internal protocol between nodes: framed MessagePack over TCP.
 
-    size u32 · CRC-32 u32 · message
+    size u32 · CRC-32 u32 · message                             frames of version 1
+    size u32 · CRC-32 u32 · CRC-32 of the head u32 · message    frames of version 2
+
+The handshake and the Raft frames of earlier releases have version 1. In version 2 a damaged size is
+noticed with the head, before the reader waits for bytes that never come.
 
 A connection begins with a handshake of four messages; see `handshake` for what it proves:
 
@@ -10,16 +14,19 @@ A connection begins with a handshake of four messages; see `handshake` for what 
     opener    Proof                             a MAC of both
     acceptor  Sealed                            the reply, with a MAC of all messages before it
 
-The reply to a `ConnectRequest` is `HandshakeAccepted`; Raft frames follow, one way. The request
-names the cluster, the incarnation of the sender and the one that it means to reach. A
-`StatusRequest` or `JoinRequest` has one reply. A connection that fails the handshake is closed with
-a reason.
+The reply to a `ConnectRequest` is `HandshakeAccepted`; frames of one channel follow, one way. The
+request names the channel, the cluster, the incarnation of the sender and the one that it means to
+reach. A `StatusRequest` or `JoinRequest` has one reply. A connection that fails the handshake is
+closed with a reason.
+
+Fields that later releases append have defaults, and earlier releases ignore them: a node that
+expects the reply to repeat its channel notices a peer that does not know channels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 from zlib import crc32
 
 from msgspec import MsgspecError, Struct
@@ -29,7 +36,14 @@ from penstock.errors import BadRequestError
 from penstock.platform.layout import Field, Layout
 
 PROTOCOL: Final = 2
+ChannelName = Literal["raft", "replicate", "forward"]
+DataChannelName = Literal["replicate", "forward"]
+CHANNELS: Final[tuple[ChannelName, ...]] = ("raft", "replicate", "forward")
+RAFT: Final = "raft"
+FRAME_VERSION: Final = 2
 FRAME_SIZE_MAX: Final = 8 << 20
+DATA_FRAME_SIZE_MAX: Final = 32 << 20
+"""Bytes of a frame on the channels `replicate` and `forward`."""
 HANDSHAKE_SIZE_MAX: Final = 4 << 10
 """Bytes of a handshake frame: an unauthenticated peer cannot make a node buffer more."""
 NONCE_SIZE: Final = 32
@@ -40,6 +54,13 @@ FRAME_HEAD: Final = Layout(
     Field("checksum", "u32", "CRC-32 of those bytes"),
     size=8,
 )
+FRAME_HEAD_2: Final = Layout(
+    "head of a frame of version 2",
+    Field("size", "u32", "bytes that follow the head"),
+    Field("checksum", "u32", "CRC-32 of those bytes"),
+    Field("head_checksum", "u32", "CRC-32 of the two fields before"),
+    size=12,
+)
 
 
 class HandshakeRejected(Struct, frozen=True, array_like=True, tag=12):
@@ -47,7 +68,7 @@ class HandshakeRejected(Struct, frozen=True, array_like=True, tag=12):
 
 
 class ConnectRequest(Struct, frozen=True, array_like=True, tag=20):
-    """Open a connection for Raft frames."""
+    """Open a connection for the frames of one channel."""
 
     protocol: int
     cluster: str
@@ -58,6 +79,11 @@ class ConnectRequest(Struct, frozen=True, array_like=True, tag=20):
     to_incarnation: str
     """Empty: not known yet."""
     nonce: bytes
+    channel: str = RAFT
+    broker_epoch: int = 0
+    """Of the sender's last registration; 0: it has not registered since its start."""
+    frame_version: int = 1
+    """The newest version of frames that the sender writes."""
 
 
 class StatusRequest(Struct, frozen=True, array_like=True, tag=21):
@@ -101,6 +127,10 @@ class HandshakeAccepted(Struct, frozen=True, array_like=True, tag=26):
     offset_groups: int = 0
     key: bytes = b""
     """The generated key of the cluster, encrypted for the node that joins."""
+    channel: str = RAFT
+    """The channel of the connection, as the acceptor understood it."""
+    frame_version: int = 1
+    """The version in which the acceptor expects frames."""
 
 
 class PeerStatus(Struct, frozen=True, array_like=True, tag=27):
@@ -122,8 +152,32 @@ _encoder: Final = Encoder()
 _decoder: Final = Decoder(HandshakeMessage)
 
 
-def pack_frame(data: bytes) -> bytes:
-    return FRAME_HEAD.pack(len(data), crc32(data)) + data
+def frame_head(data: bytes, version: int = 1) -> bytes:
+    head = FRAME_HEAD.pack(len(data), crc32(data))
+    return head if version == 1 else head + crc32(head).to_bytes(4, "big")
+
+
+def pack_frame(data: bytes, version: int = 1) -> bytes:
+    return frame_head(data, version) + data
+
+
+def read_head(buffer: bytes | bytearray, at: int, version: int, size_max: int) -> tuple[int, int]:
+    """Return the size and the checksum of the frame whose head begins at `at`. Raises
+    `BadRequestError` for a damaged head and for a frame above the limit."""
+    if version == 1:
+        size, checksum = FRAME_HEAD.unpack_from(buffer, at)
+    else:
+        size, checksum, head_checksum = FRAME_HEAD_2.unpack_from(buffer, at)
+        if crc32(buffer[at : at + FRAME_HEAD.size]) != head_checksum:
+            raise BadRequestError("the checksum of a frame's head does not match")
+    if size > size_max:
+        raise BadRequestError(f"a frame of {size} bytes; at most {size_max}")
+    return size, checksum
+
+
+def check_frame(frame: bytes, checksum: int) -> None:
+    if crc32(frame) != checksum:
+        raise BadRequestError("the checksum of a frame does not match")
 
 
 def encode_handshake(greeting: HandshakeMessage) -> bytes:
@@ -145,10 +199,17 @@ def decode_handshake(data: bytes) -> HandshakeMessage:
 class FrameReader:
     """Cuts a stream of bytes into frames; raises `BadRequestError` for a malformed one."""
 
-    def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
+    def __init__(self, size_max: int = FRAME_SIZE_MAX, version: int = 1) -> None:
         self._buffer = bytearray()
         self.size_max = size_max
         """Bytes of a frame at most; may be raised between two frames."""
+        self.version = version
+        """May be changed between two frames."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all bytes belong to frames that were taken."""
+        return not self._buffer
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Take bytes; yield the frames that are complete."""
@@ -158,16 +219,14 @@ class FrameReader:
 
     def _next(self) -> bytes | None:
         buffer = self._buffer
-        if len(buffer) < FRAME_HEAD.size:
+        head_size = FRAME_HEAD.size if self.version == 1 else FRAME_HEAD_2.size
+        if len(buffer) < head_size:
             return None
-        size, checksum = FRAME_HEAD.unpack_from(buffer)
-        if size > self.size_max:
-            raise BadRequestError(f"a frame of {size} bytes; at most {self.size_max}")
-        end = FRAME_HEAD.size + size
+        size, checksum = read_head(buffer, 0, self.version, self.size_max)
+        end = head_size + size
         if len(buffer) < end:
             return None
-        frame = bytes(buffer[FRAME_HEAD.size : end])
-        if crc32(frame) != checksum:
-            raise BadRequestError("the checksum of a frame does not match")
+        frame = bytes(buffer[head_size:end])
+        check_frame(frame, checksum)
         del buffer[:end]
         return frame

@@ -1,10 +1,13 @@
-"""Carries frames between nodes: one thread with an event loop, one connection to each peer.
+"""Carries frames of Raft between nodes: one thread with an event loop, one connection to each peer.
 
 Messages of Raft may be lost, so nothing here waits: what cannot be sent now is dropped and the peer
 reported as unreachable. Memory is bounded by what may be in a connection's buffer.
 
 A connection must finish its handshake within `HANDSHAKE_SECONDS`. At most `PENDING_MAX` may be in
 one: the oldest makes room for the next, so that idle strangers do not keep members out.
+
+`data` has the other channels of the port. Their connections are accepted here, and handed over
+after the handshake.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from penstock.errors import BadRequestError, DeadlineError, SetupError, StoreError
-from penstock.meta.raft.network.connections import Host, Incoming, Outgoing
+from penstock.meta.raft.network.connections import Host, Incoming
+from penstock.meta.raft.network.data_network import DataNetwork
 from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (
     HANDSHAKE_SIZE_MAX,
+    RAFT,
     Answer,
     ConnectRequest,
     FrameReader,
@@ -29,14 +34,19 @@ from penstock.meta.raft.network.messages import (
     HandshakeRejected,
     pack_frame,
 )
+from penstock.meta.raft.network.outgoing import (
+    CONNECT_SECONDS,
+    Outgoing,
+    keep_connected,
+)
+from penstock.meta.raft.network.traffic import ChannelTraffic
 from penstock.meta.state.model import Member
 from penstock.platform.clock import SystemClock
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 
-_CONNECT_SECONDS: Final = 2.0
-_RECONNECT_SECONDS: Final = 0.2
+PROBE_SECONDS: Final = 0.3
 _TURNS_MIN: Final = 3
 _TURNS_MAX: Final = 1_000
 _JOINS_MAX: Final = 4
@@ -46,11 +56,19 @@ PENDING_MAX: Final = 64
 """Concurrent connections in the handshake."""
 
 
+Probe = Literal["up", "refused", "silent"]
+"""What a connection attempt to the internal port of a node shows: `up`: its kernel accepts it;
+`refused`: the machine answers that no process listens there; `silent`: none of both within
+`PROBE_SECONDS`."""
+
+
 class _Peer:
-    def __init__(self, member: Member, task: asyncio.Task[None]) -> None:
+    def __init__(self, member: Member) -> None:
         self.member = member
-        self.task = task
+        self.task: asyncio.Task[None] | None = None
         self.connection: Outgoing | None = None
+        self.address: tuple[str, int] | None = None
+        """Where the node was reached last, as numbers: a probe must not wait for a name server."""
 
 
 class Transport:
@@ -66,6 +84,8 @@ class Transport:
         """Unauthenticated connections, the oldest first."""
         self.greeted: Final[dict[asyncio.Transport, ConnectRequest]] = {}
         """Connections that carry Raft frames, and the requests that opened them."""
+        self.traffic: Final = ChannelTraffic()
+        self.data: Final = DataNetwork(lambda: self.host)
         self._joins: Final = threading.BoundedSemaphore(_JOINS_MAX)
         self._warned_at = 0.0
         self._warnings = 0
@@ -98,15 +118,14 @@ class Transport:
     def set_members(self, members: list[Member]) -> None:
         """Set the other members; connect again to those whose address or incarnation changed."""
         if not self.is_closed:
+            self.data.set_members(members)
             self.loop.call_soon_threadsafe(self._set_members, members)
 
     def _set_members(self, members: list[Member]) -> None:
         by_node = {member.node_id: member for member in members}
         for node, peer in list(self._peers.items()):
             if by_node.get(node) != peer.member:
-                peer.task.cancel()
-                if peer.connection is not None:
-                    peer.connection.abort()
+                self._disconnect(peer)
                 del self._peers[node]
         for raw, hello in list(self.greeted.items()):
             known = by_node.get(hello.node_id)
@@ -115,34 +134,36 @@ class Transport:
                 raw.abort()
         for node, member in by_node.items():
             if node not in self._peers:
-                task = self.loop.create_task(self._keep_connected(member))
-                self._peers[node] = _Peer(member, task)
+                peer = self._peers[node] = _Peer(member)
+                connect = partial(self._connect, peer)
+                peer.task = self.loop.create_task(keep_connected(member, connect))
 
-    async def _keep_connected(self, member: Member) -> None:
-        logged = ""
-        while True:
-            lost = asyncio.Event()
-            opener = self.host.open_to(member)
-            host, _, port = member.address.rpartition(":")
-            try:
-                # Not `wait_for`: it can swallow a cancellation that comes with the connection.
-                async with asyncio.timeout(_CONNECT_SECONDS):
-                    _, connection = await self.loop.create_connection(
-                        partial(Outgoing, opener, lost, self.loop), host, int(port)
-                    )
-            except (OSError, TimeoutError, ValueError):
-                await asyncio.sleep(_RECONNECT_SECONDS)
-                continue
-            self._peers[member.node_id].connection = connection
-            await lost.wait()
-            if connection.refusal and connection.refusal != logged:
-                logged = connection.refusal
-                _log.warning("peer_refused_us", peer=member.node_id, reason=logged)
-            await asyncio.sleep(_RECONNECT_SECONDS)
+    def _connect(self, peer: _Peer) -> Outgoing:
+        node = peer.member.node_id
+
+        def welcome() -> None:
+            peer.address = connection.address
+
+        def lose() -> None:
+            if not self.is_closed:
+                self.host.lost_connection(node)
+
+        connection = Outgoing(
+            self.host.open_to(peer.member), self.loop, on_welcome=welcome, on_lost=lose
+        )
+        peer.connection = connection
+        return connection
+
+    @staticmethod
+    def _disconnect(peer: _Peer) -> None:
+        if peer.task is not None:
+            peer.task.cancel()
+        if peer.connection is not None:
+            peer.connection.abort()
 
     def send(self, to: int, data: bytes) -> None:
         """Send a frame, or drop it; any thread may call."""
-        self._outbox.append((to, pack_frame(data)))
+        self._outbox.append((to, data))
         # The flag is read after the append and lowered before the outbox is emptied: when it is
         # raised here, a flush that has not begun will find the frame.
         if not self._is_flush_due and not self.is_closed:
@@ -158,8 +179,38 @@ class Transport:
         for to, some in frames.items():
             # One write to the socket for all that a turn says to one node.
             peer = self._peers.get(to)
-            if peer is None or peer.connection is None or not peer.connection.send(b"".join(some)):
+            connection = None if peer is None else peer.connection
+            version = 1 if connection is None else connection.frame_version
+            packed = b"".join(pack_frame(data, version) for data in some)
+            if connection is not None and connection.send(packed):
+                self.traffic.sent += len(packed)
+            else:
+                self.traffic.drop(len(packed))
                 self.host.unreachable(to)
+
+    def check_channel(self, hello: ConnectRequest) -> str | None:
+        """Return why a connection for its channel is refused, or None."""
+        return self.data.refusal(hello)
+
+    def channel_traffic(self) -> dict[str, ChannelTraffic]:
+        """Return the counts of each channel that is in use."""
+        return {RAFT: self.traffic, **self.data.traffic()}
+
+    def probe(self, node: int) -> Probe:
+        """Return whether the internal port of a member can be reached; blocks for `PROBE_SECONDS`
+        at most when the node was connected before. Any thread but the network's may call."""
+        peer = self._peers.get(node)
+        if peer is None:
+            return "silent"
+        host, _, port = peer.member.address.rpartition(":")
+        address = peer.address or (host, int(port))
+        try:
+            socket.create_connection(address, timeout=PROBE_SECONDS).close()
+        except ConnectionRefusedError:
+            return "refused"
+        except OSError:
+            return "silent"
+        return "up"
 
     def absent(self, members: Sequence[Member]) -> list[Member]:
         """Return the members without a connection from this node."""
@@ -219,17 +270,16 @@ class Transport:
             asyncio.run_coroutine_threadsafe(self._shut(), self.loop).result(10)
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
+        self.data.close()
         self.loop.close()
 
     async def _shut(self) -> None:
         for peer in self._peers.values():
-            peer.task.cancel()
-            if peer.connection is not None:
-                peer.connection.abort()
+            self._disconnect(peer)
         # The server is closed after all handshakes: asyncio loses the sockets of unfinished ones.
         for _ in range(_TURNS_MAX):
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            if not tasks or not (await asyncio.wait(tasks, timeout=_CONNECT_SECONDS))[0]:
+            if not tasks or not (await asyncio.wait(tasks, timeout=CONNECT_SECONDS))[0]:
                 break
         if self._server is not None:
             self._server.close()

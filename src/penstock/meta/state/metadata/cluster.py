@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from penstock.meta.events import Event, NodePut, NodeRemoved
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.constants import NODE_STATUSES
+from penstock.meta.state.constants import NODE_STATUSES, OFFLINE
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata.commands import (
     AcquireLease,
@@ -27,6 +27,13 @@ from penstock.meta.state.metadata.commands import (
     SetNodeStatus,
 )
 from penstock.meta.state.metadata.data_loss import lose_replicas
+from penstock.meta.state.metadata.replication import (
+    Restart,
+    all_replicate,
+    fence_node,
+    remove_replicas,
+    restart_node,
+)
 from penstock.meta.state.metadata.rows import BEATS_TABLE, LEASES, MEMBERS, NODES, STORES
 from penstock.meta.state.metadata.shards import find_shard
 from penstock.meta.state.model import INT_MAX, Lease, Member, Node, Store
@@ -34,29 +41,48 @@ from penstock.meta.state.view import View
 
 
 def register_node(view: View, command: RegisterNode, moment: Moment) -> Change | Rejected:
+    before = NODES.get(view, command.node_id)
+    is_same_run = before is not None and "" != command.boot_id == before.boot_id
     node = Node(
         node_id=command.node_id,
         address=command.address,
         listeners=command.listeners,
         roles=command.roles,
         boot_id=command.boot_id,
-        # The revision never repeats, not even when a node is removed and registers again.
-        epoch=moment.revision,
+        epoch=_epoch(view, before, moment, is_same_run=is_same_run),
         status="online",
         registered_at_ms=moment.time_ms,
     )
     NODES.put(view, node, node.node_id)
     events: list[Event] = [NodePut(node)]
     known = STORES.get(view, node.node_id)
-    if command.store_id and (known is None or known.store_id != command.store_id):
-        if known is not None:
-            events += lose_replicas(view, node.node_id, moment)
-        store = Store(node_id=node.node_id, store_id=command.store_id)
-        STORES.put(view, store, node.node_id)
+    is_new_store = command.store_id and (known is None or known.store_id != command.store_id)
+    is_store_lost = bool(is_new_store) and known is not None
+    if is_new_store:
+        STORES.put(view, Store(node_id=node.node_id, store_id=command.store_id), node.node_id)
+    if is_store_lost:
+        events += lose_replicas(view, node.node_id, moment)
+    restart = Restart(
+        is_same_run=is_same_run and not is_store_lost,
+        is_proven=(
+            command.is_proven and before is not None and before.epoch == command.previous_epoch
+        ),
+        is_store_lost=is_store_lost,
+    )
+    events += restart_node(view, node.node_id, restart, moment)
     return Change(NodeResult(node), tuple(events))
 
 
-def set_node_status(view: View, command: SetNodeStatus, _moment: Moment) -> Change | Rejected:
+def _epoch(view: View, before: Node | None, moment: Moment, *, is_same_run: bool) -> int:
+    """Return the broker epoch of a node that registers. A node that only says more of itself, and
+    was not fenced, keeps its epoch: what others know of its logs still holds."""
+    if before is not None and is_same_run and before.status != OFFLINE and all_replicate(view):
+        return before.epoch
+    # The revision never repeats, not even when a node is removed and registers again.
+    return moment.revision
+
+
+def set_node_status(view: View, command: SetNodeStatus, moment: Moment) -> Change | Rejected:
     node = NODES.get(view, command.node_id)
     if node is None:
         return _unknown_node(command.node_id)
@@ -66,20 +92,24 @@ def set_node_status(view: View, command: SetNodeStatus, _moment: Moment) -> Chan
         return Rejected("stale", f"node {node.node_id} has registered again since")
     changed = replace(node, status=command.status)
     NODES.put(view, changed, node.node_id)
-    return Change(NodeResult(changed), (NodePut(changed),))
+    events: list[Event] = [NodePut(changed)]
+    if command.status == OFFLINE:
+        events += fence_node(view, node.node_id, moment)
+    return Change(NodeResult(changed), tuple(events))
 
 
-def remove_node(view: View, command: RemoveNode, _moment: Moment) -> Change | Rejected:
+def remove_node(view: View, command: RemoveNode, moment: Moment) -> Change | Rejected:
     if NODES.get(view, command.node_id) is None:
         return _unknown_node(command.node_id)
     NODES.delete(view, command.node_id)
     view.delete(encode_key(BEATS_TABLE, command.node_id))
-    return Change(Done(), (NodeRemoved(command.node_id),))
+    events = remove_replicas(view, command.node_id, moment)
+    return Change(Done(), (NodeRemoved(command.node_id), *events))
 
 
 def heartbeat(view: View, command: Heartbeat, moment: Moment) -> Change | Rejected:
     node = NODES.get(view, command.node_id)
-    if node is None or node.status == "offline" or node.boot_id != command.boot_id:
+    if node is None or node.status == OFFLINE or node.boot_id != command.boot_id:
         return _unknown_node(command.node_id)
     view.put(encode_key(BEATS_TABLE, command.node_id), moment.revision.to_bytes(8, "big"))
     return Change(Done())

@@ -128,12 +128,89 @@ class AssignLeader(Struct, frozen=True, array_like=True, tag="assign-leader"):
 
 
 class ChangeInSync(Struct, frozen=True, array_like=True, tag="change-in-sync"):
-    """Replicas in sync, as reported by the leader of `epoch`."""
+    """Replicas in sync, as reported by the leader of `epoch`. For shards that are not replicated:
+    it has none of the epochs that guard a set; see `ChangeInSyncSets`."""
 
     topic_id: Name
     partition: Partition
     epoch: Count
     in_sync: Nodes
+
+
+class InSyncChange(Struct, frozen=True, array_like=True):
+    """The in-sync set of one shard, as its leader asks for it. Each member is named with the broker
+    epoch under which the leader heard of it."""
+
+    topic_id: Name
+    partition: Partition
+    leader_epoch: Count
+    partition_epoch: Count
+    members: Annotated[tuple[tuple[NodeId, Count], ...], Meta(min_length=1, max_length=64)]
+
+
+class ChangeInSyncSets(Struct, frozen=True, array_like=True, tag="change-in-sync-sets"):
+    """Change the in-sync sets of shards that one node leads, each on its own."""
+
+    node_id: NodeId
+    broker_epoch: Count
+    changes: Annotated[tuple[InSyncChange, ...], Meta(min_length=1, max_length=PLACEMENTS_MAX)]
+
+
+class LeaveInSync(Struct, frozen=True, array_like=True, tag="leave-in-sync"):
+    """A node found damage in its copy of a shard: it may be counted no more."""
+
+    node_id: NodeId
+    broker_epoch: Count
+    topic_id: Name
+    partition: Partition
+    partition_epoch: Count
+
+
+class Election(Struct, frozen=True, array_like=True):
+    topic_id: Name
+    partition: Partition
+    partition_epoch: Count
+    leader: NodeId | None = None
+    """None: any replica that may lead, if the shard has no leader."""
+
+
+class ElectLeaders(Struct, frozen=True, array_like=True, tag="elect-leaders"):
+    """Give replicated shards other leaders, each on its own."""
+
+    elections: Annotated[tuple[Election, ...], Meta(min_length=1, max_length=PLACEMENTS_MAX)]
+
+
+class ElectUnclean(Struct, frozen=True, array_like=True, tag="elect-unclean"):
+    """Let a replica lead that may lack committed records, by an operator's word."""
+
+    topic_id: Name
+    partition: Partition
+    node_id: NodeId
+    partition_epoch: Count
+
+
+class ReassignReplicas(Struct, frozen=True, array_like=True, tag="reassign-replicas"):
+    """Move a shard to other nodes. Those that are added copy it first; the others go when all of
+    them are in sync."""
+
+    topic_id: Name
+    partition: Partition
+    partition_epoch: Count
+    replicas: Nodes
+
+
+class CancelReassignment(Struct, frozen=True, array_like=True, tag="cancel-reassignment"):
+    topic_id: Name
+    partition: Partition
+
+
+class ReportUnproven(Struct, frozen=True, array_like=True, tag="report-unproven"):
+    """A node has found, since it registered, that its logs may lack records."""
+
+    node_id: NodeId
+    epoch: Count
+    is_synced_lost: bool = False
+    """Also records that were synced may be lost."""
 
 
 class NextSegment(Struct, frozen=True, array_like=True, tag="next-segment"):
@@ -171,6 +248,9 @@ class RegisterNode(Struct, frozen=True, array_like=True, tag="register-node"):
     store_id: str = ""
     """Which data directory the node has; another one than before means that its records are
     gone. Empty: it keeps none."""
+    is_proven: bool = False
+    """Whether the node can prove that its logs have what they had under `previous_epoch`."""
+    previous_epoch: Count = 0
 
 
 class SetNodeStatus(Struct, frozen=True, array_like=True, tag="set-node-status"):
@@ -255,6 +335,13 @@ Command = (
     | AcceptDataLoss
     | ReportEngineLoss
     | RestoreShard
+    | ChangeInSyncSets
+    | LeaveInSync
+    | ElectLeaders
+    | ElectUnclean
+    | ReassignReplicas
+    | CancelReassignment
+    | ReportUnproven
 )
 
 
@@ -295,7 +382,33 @@ class ProducerIds(Struct, frozen=True, array_like=True, tag="producer-ids"):
     count: int
 
 
-Result = Done | TopicResult | ShardsResult | SegmentResult | NodeResult | LeaseResult | ProducerIds
+class ReplicaOutcome(Struct, frozen=True, array_like=True):
+    """What became of one change of a shard's replicas."""
+
+    is_accepted: bool
+    partition_epoch: int
+    """That of the shard, after the change or at the refusal."""
+    reason: str = ""
+    is_last: bool = False
+    """Refused because no other replica has every committed record."""
+
+
+class ReplicaOutcomes(Struct, frozen=True, array_like=True, tag="replica-outcomes"):
+    """One for each change that the command names, in its order."""
+
+    outcomes: tuple[ReplicaOutcome, ...]
+
+
+Result = (
+    Done
+    | TopicResult
+    | ShardsResult
+    | SegmentResult
+    | NodeResult
+    | LeaseResult
+    | ProducerIds
+    | ReplicaOutcomes
+)
 
 
 class Applied(Struct, frozen=True, array_like=True):

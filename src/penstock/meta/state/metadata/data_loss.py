@@ -4,6 +4,8 @@ A node names its data directory when it registers. Another one than the last tim
 replicas are empty: it must neither lead nor count as in sync. A shard without another replica in
 sync is lost; the shard keeps that status, and is not replaced by an empty one, until an operator
 deletes the topic or accepts the loss.
+
+All this is for shards with one copy; those with several follow the rules of `replica_sets`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from penstock.meta.state.metadata.commands import (
     RestoreShard,
     ShardsResult,
 )
+from penstock.meta.state.metadata.replica_sets import is_replicated
+from penstock.meta.state.metadata.replication import Restart, restart_node
 from penstock.meta.state.metadata.rows import LEASES, LOSSES, SEGMENTS, SHARDS, TOPICS
 from penstock.meta.state.metadata.shards import find_shard, first_segment, put_led
 from penstock.meta.state.model import Loss, Shard
@@ -31,8 +35,8 @@ from penstock.meta.state.view import View
 def lose_replicas(
     view: View, node_id: int, moment: Moment, storage_type: str | None = None
 ) -> list[Event]:
-    """Take a node that has nothing any more, or nothing of one storage type, out of all in-sync
-    sets."""
+    """Note in all shards with one copy that their node has nothing any more, or nothing of one
+    storage type."""
     events: list[Event] = []
     for shard in list(SHARDS.scan(view)):
         if (
@@ -56,6 +60,8 @@ def lose_replicas(
 
 def report_engine_loss(view: View, command: ReportEngineLoss, moment: Moment) -> Change:
     events = lose_replicas(view, command.node_id, moment, command.storage_type)
+    restart = Restart(is_same_run=False, is_proven=False, is_store_lost=True)
+    events += restart_node(view, command.node_id, restart, moment, command.storage_type)
     loss = Loss(engine_id=command.engine_id)
     for event in events:
         if isinstance(event, ShardPut) and event.shard.status == LOST:
@@ -90,7 +96,7 @@ def _is_kept(view: View, shard: Shard, storage_type: str | None) -> bool:
     """Whether losing the records counts as data loss: topics in memory lose them with every start,
     and those of deleted topics are not needed."""
     topic = TOPICS.get(view, shard.topic_id)
-    if topic is None or topic.status != ACTIVE:
+    if topic is None or topic.status != ACTIVE or is_replicated(shard, topic.config):
         return False
     kept_in = topic.config.storage_type
     return kept_in != MEMORY_STORAGE and storage_type in {None, kept_in}

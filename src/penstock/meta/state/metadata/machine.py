@@ -46,24 +46,31 @@ from penstock.meta.state.metadata.commands import (
     Answer,
     Applied,
     AssignLeader,
+    CancelReassignment,
     Change,
     ChangeInSync,
+    ChangeInSyncSets,
     Command,
     CreateShards,
     CreateTopic,
     DeleteSegments,
     DeleteShards,
     DeleteTopic,
+    ElectLeaders,
+    ElectUnclean,
     Heartbeat,
+    LeaveInSync,
     Moment,
     NextSegment,
     PutMember,
+    ReassignReplicas,
     RegisterNode,
     ReleaseLease,
     RemoveMember,
     RemoveNode,
     RenewLease,
     ReportEngineLoss,
+    ReportUnproven,
     Request,
     RestoreShard,
     SetNodeStatus,
@@ -73,6 +80,15 @@ from penstock.meta.state.metadata.data_loss import (
     accept_data_loss,
     report_engine_loss,
     restore_lost_shard,
+)
+from penstock.meta.state.metadata.replication import (
+    cancel_reassignment,
+    change_in_sync_sets,
+    elect_leaders,
+    elect_unclean,
+    leave_in_sync,
+    reassign_replicas,
+    report_unproven,
 )
 from penstock.meta.state.metadata.rows import EVENTS_TABLE, encode_events, scan_events
 from penstock.meta.state.metadata.segments import delete_segments, next_segment, set_segment_status
@@ -163,6 +179,20 @@ def _change(view: View, command: Command, moment: Moment) -> Change | Rejected: 
             return assign_leader(view, command, moment)
         case ChangeInSync():
             return change_in_sync(view, command, moment)
+        case ChangeInSyncSets():
+            return change_in_sync_sets(view, command, moment)
+        case LeaveInSync():
+            return leave_in_sync(view, command, moment)
+        case ElectLeaders():
+            return elect_leaders(view, command, moment)
+        case ElectUnclean():
+            return elect_unclean(view, command, moment)
+        case ReassignReplicas():
+            return reassign_replicas(view, command, moment)
+        case CancelReassignment():
+            return cancel_reassignment(view, command, moment)
+        case ReportUnproven():
+            return report_unproven(view, command, moment)
         case NextSegment():
             return next_segment(view, command, moment)
         case SetSegmentStatus():

@@ -21,10 +21,23 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.model import Shard
+from penstock.meta.state.model import Shard, TopicConfig
 
 BrokerEpochs = Mapping[int, int]
 """The broker epochs of the nodes that are registered and not fenced."""
+
+
+def is_replicated(shard: Shard, config: TopicConfig) -> bool:
+    """Return whether these rules hold for a shard; one with a single copy has rules of its own:
+    see `data_loss`."""
+    return config.replication > 1 or len(shard.replicas) > 1
+
+
+def min_insync_of(config: TopicConfig) -> int:
+    """Return how many replicas must have a record before it is committed."""
+    if config.min_insync is not None:
+        return config.min_insync
+    return config.replication // 2 + 1
 
 
 def change_in_sync(
@@ -200,7 +213,73 @@ def leave(shard: Shard, node: int, *, brokers: BrokerEpochs, min_insync: int) ->
 
 def change_min_insync(shard: Shard) -> Shard:
     """Return the shard after the minimum of its topic changed: what made replicas eligible does not
-    hold any more."""
-    if not shard.eligible:
+    hold any more. Without a replica in sync nothing was, or will be, committed under either."""
+    if not shard.eligible or not shard.in_sync:
         return shard
     return replace(shard, eligible=(), partition_epoch=shard.partition_epoch + 1)
+
+
+def reassign(
+    shard: Shard, target: tuple[int, ...], *, brokers: BrokerEpochs, min_insync: int
+) -> Shard | Rejected:
+    """Return the shard on its way to other replicas, the preferred leader first. A reassignment
+    that was under way ends."""
+    given_up = tuple(node for node in shard.adding if node not in target)
+    if given_up:
+        outcome = cancel_reassignment(shard, brokers=brokers, min_insync=min_insync)
+        if isinstance(outcome, Rejected):
+            return outcome
+        shard = outcome
+    settled = [node for node in shard.replicas if node not in shard.adding]
+    removed = tuple(node for node in settled if node not in target)
+    moving = replace(
+        shard,
+        replicas=(*target, *removed),
+        adding=tuple(node for node in target if node not in settled),
+        removing=removed,
+        partition_epoch=shard.partition_epoch + 1,
+    )
+    return complete_reassignment(moving, brokers=brokers, min_insync=min_insync)
+
+
+def cancel_reassignment(
+    shard: Shard, *, brokers: BrokerEpochs, min_insync: int
+) -> Shard | Rejected:
+    """Return the shard without the replicas that a reassignment was adding."""
+    kept = tuple(node for node in shard.replicas if node not in shard.adding)
+    if not set(kept) & {*shard.in_sync, *shard.eligible}:
+        return Rejected(
+            "bad_request",
+            f"only replicas that are being added have all records of {shard.name}",
+            shard.name,
+        )
+    return _drop(shard, shard.adding, brokers=brokers, min_insync=min_insync)
+
+
+def complete_reassignment(shard: Shard, *, brokers: BrokerEpochs, min_insync: int) -> Shard:
+    """Return the shard without the replicas that are to go, once those that were added, and enough
+    of all that stay, are in sync."""
+    if not shard.adding and not shard.removing:
+        return shard
+    staying = [node for node in shard.replicas if node not in shard.removing]
+    in_sync = [node for node in staying if node in shard.in_sync]
+    is_added = all(node in shard.in_sync for node in shard.adding)
+    if not is_added or len(in_sync) < max(1, min(min_insync, len(staying))):
+        return shard
+    return _drop(shard, shard.removing, brokers=brokers, min_insync=min_insync)
+
+
+def _drop(shard: Shard, nodes: tuple[int, ...], *, brokers: BrokerEpochs, min_insync: int) -> Shard:
+    """Return the shard without some of its replicas, and without a reassignment."""
+    settled = replace(
+        shard,
+        replicas=tuple(node for node in shard.replicas if node not in nodes),
+        adding=(),
+        removing=(),
+        partition_epoch=shard.partition_epoch + 1,
+    )
+    for node in nodes:
+        settled = without_node(
+            settled, node, brokers=brokers, min_insync=min_insync, is_proven=False
+        )
+    return settled

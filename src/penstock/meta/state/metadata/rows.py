@@ -17,15 +17,25 @@ Queries use the same functions on a `Reader`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from penstock.meta.events import Event
+from penstock.meta.events import Event, ShardPut
 from penstock.meta.state.keys import Part, after_prefix, encode_key
-from penstock.meta.state.model import Lease, Loss, Member, Node, Segment, Shard, Store, Topic
+from penstock.meta.state.model import (
+    Lease,
+    Loss,
+    Member,
+    Node,
+    Segment,
+    Shard,
+    Store,
+    Topic,
+    stored_fields,
+)
 from penstock.meta.state.view import Reader, View
 
 RowT = TypeVar("RowT", bound=Struct)
@@ -36,16 +46,19 @@ _encoder: Final = Encoder()
 class Table(Generic[RowT]):
     """Rows of one kind, found by the parts of their key."""
 
-    def __init__(self, number: int, kind: type[RowT]) -> None:
+    def __init__(
+        self, number: int, kind: type[RowT], encode: Callable[[RowT], bytes] = _encoder.encode
+    ) -> None:
         self.number: Final = number
         self._decoder: Final = Decoder(kind)
+        self.encode: Final = encode
 
     def get(self, view: Reader, *parts: Part) -> RowT | None:
         row = view.get(encode_key(self.number, *parts))
         return None if row is None else self._decoder.decode(row)
 
     def put(self, view: View, row: RowT, *parts: Part) -> None:
-        view.put(encode_key(self.number, *parts), _encoder.encode(row))
+        view.put(encode_key(self.number, *parts), self.encode(row))
 
     def delete(self, view: View, *parts: Part) -> None:
         view.delete(encode_key(self.number, *parts))
@@ -57,8 +70,12 @@ class Table(Generic[RowT]):
             yield self._decoder.decode(row)
 
 
+def encode_shard(shard: Shard) -> bytes:
+    return _encoder.encode(stored_fields(shard))
+
+
 TOPICS: Final = Table(0x10, Topic)
-SHARDS: Final = Table(0x12, Shard)
+SHARDS: Final = Table(0x12, Shard, encode_shard)
 SEGMENTS: Final = Table(0x13, Segment)
 NODES: Final = Table(0x14, Node)
 LEASES: Final = Table(0x15, Lease)
@@ -106,7 +123,13 @@ def read_beats(view: Reader) -> dict[int, int]:
 
 
 def encode_events(events: tuple[Event, ...]) -> bytes:
-    return _encoder.encode(events)
+    return _encoder.encode([_stored_event(event) for event in events])
+
+
+def _stored_event(event: Event) -> object:
+    if isinstance(event, ShardPut):
+        return (ShardPut.__struct_config__.tag, stored_fields(event.shard))
+    return event
 
 
 def scan_events(view: Reader, after: int) -> Iterator[tuple[int, tuple[Event, ...]]]:

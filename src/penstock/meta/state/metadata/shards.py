@@ -22,6 +22,7 @@ from penstock.meta.state.metadata.commands import (
     Placement,
     ShardsResult,
 )
+from penstock.meta.state.metadata.replica_sets import is_replicated
 from penstock.meta.state.metadata.rows import LEASES, LOSSES, SEGMENTS, SHARDS, TOPICS
 from penstock.meta.state.model import Segment, Shard, Topic
 from penstock.meta.state.view import Reader, View
@@ -137,6 +138,8 @@ def assign_leader(view: View, command: AssignLeader, moment: Moment) -> Change |
         return shard
     if shard.status == LOST:
         return Rejected("bad_request", f"the records of {shard.name} are lost", shard.name)
+    if _is_replicated(view, shard):
+        return Rejected("bad_request", f"{shard.name} is replicated: elect a leader", shard.name)
     if command.epoch <= shard.leader_epoch:
         return Rejected(
             "stale",
@@ -193,6 +196,8 @@ def change_in_sync(view: View, command: ChangeInSync, moment: Moment) -> Change 
             shard.name,
         )
     problem = _membership_problem(shard, shard.replicas, command.in_sync)
+    if _is_replicated(view, shard):
+        problem = f"{shard.name} is replicated: its in-sync set changes under broker epochs"
     if problem is None and shard.leader is not None and shard.leader not in command.in_sync:
         problem = f"the leader {shard.leader} of {shard.name} is always in sync"
     if problem is not None:
@@ -208,6 +213,11 @@ def find_shard(view: Reader, topic_id: str, partition: int) -> Shard | Rejected:
         name = f"{topic_id}_{partition}"
         return Rejected("unknown_shard", f"shard {name} does not exist", name)
     return shard
+
+
+def _is_replicated(view: Reader, shard: Shard) -> bool:
+    topic = TOPICS.get(view, shard.topic_id)
+    return topic is not None and is_replicated(shard, topic.config)
 
 
 def _membership_problem(

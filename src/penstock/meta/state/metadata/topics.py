@@ -34,6 +34,8 @@ from penstock.meta.state.metadata.commands import (
     Moment,
     TopicResult,
 )
+from penstock.meta.state.metadata.replica_sets import min_insync_of
+from penstock.meta.state.metadata.replication import change_min_insync
 from penstock.meta.state.metadata.rows import NAMES_TABLE, TOPICS, find_topic_id
 from penstock.meta.state.metadata.shards import check_placements, has_shards, open_shards
 from penstock.meta.state.model import Topic, TopicConfig
@@ -94,6 +96,8 @@ def alter_topic(view: View, command: AlterTopic, moment: Moment) -> Change | Rej
     altered = replace(topic, partitions=partitions, config=config, revision=moment.revision)
     TOPICS.put(view, altered, altered.topic_id)
     opened = open_shards(view, altered, command.placements, moment)
+    if min_insync_of(topic.config) != min_insync_of(config):
+        opened += change_min_insync(view, altered, moment)
     return Change(TopicResult(altered), (TopicPut(altered), *opened))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.engine.segment.queue.epoch_table import NO_EPOCH, EpochTable
+from penstock.engine.epoch_table import NO_EPOCH, EpochTable
 
 
 class AgainstTheRecords(RuleBasedStateMachine):

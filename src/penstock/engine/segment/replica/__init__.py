@@ -1,0 +1,1 @@
+"""The logs of a segment store's replicated shards, as replication uses them."""

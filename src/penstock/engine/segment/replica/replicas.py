@@ -1,0 +1,183 @@
+"""The replicated shards of a segment store: their logs, and the commands on shards led here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from penstock.codec.deleted_ranges import DeletedRanges
+from penstock.engine.segment.control import control_records as control
+from penstock.engine.segment.control.control_records import control_shard
+from penstock.engine.segment.queue.shard import ShardLog
+from penstock.engine.segment.replica.replica_log import (
+    CompanionLog,
+    ReplicaParts,
+    SegmentReplicaLog,
+)
+from penstock.errors import DeadlineError, NotLeaderError
+from penstock.platform.clock import Clock
+from penstock.record import ShardId
+
+COMMAND_DEADLINE_S: Final = 30.0
+"""How long a command waits for the replicas in sync."""
+
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+Logs = tuple[SegmentReplicaLog, CompanionLog]
+
+
+class ShardReplicas:
+    def __init__(self, parts: ReplicaParts, clock: Clock) -> None:
+        self._parts: Final = parts
+        self._clock: Final = clock
+        self._table: Final = parts.store.table
+        self._opening: Final = threading.Lock()
+        self._logs: Final[dict[ShardId, tuple[ShardLog, Logs]]] = {}
+        self._deleting: Final[dict[ShardId, list[DeletedRanges]]] = {}
+        """Offsets whose deletion waits for other replicas, by call."""
+        self._floors: Final[dict[ShardId, tuple[int, int]]] = {}
+        """The floor that was asked for last of a shard, and in which term as leader."""
+        self.on_command: Callable[[ShardId], None] = _ignore
+        """Called when a command was written to the companion of a shard: its end has moved."""
+        for log in self._table:
+            if log.state.is_replicated and not log.state.dropped:
+                self._fold_rest(log)
+
+    def _fold_rest(self, log: ShardLog) -> None:
+        """Do what commands say that were committed, but not done when the store was saved."""
+        if control.is_control(log.shard):
+            return
+        companion = self._table.find(control_shard(log.shard))
+        if companion is not None and companion.state.is_replicated:
+            self.logs(log.shard)[1].fold()
+
+    def logs(self, shard: ShardId) -> Logs:
+        """Return the logs of a shard, which is replicated from now on."""
+        log = self._table.get(shard)
+        known = self._logs.get(shard)
+        if known is not None and known[0] is log and log.state.is_replicated:
+            return known[1]
+        with self._opening:
+            known = self._logs.get(shard)
+            if known is not None and known[0] is log and log.state.is_replicated:
+                return known[1]
+            companion = self._parts.commands.companion(log)
+            if not (log.state.is_replicated and companion.state.is_replicated):
+                self._begin(log, companion)
+            logs = (
+                SegmentReplicaLog(log, self._parts),
+                CompanionLog(companion, log, self._parts),
+            )
+            self._logs[shard] = (log, logs)
+            return logs
+
+    def _begin(self, log: ShardLog, companion: ShardLog) -> None:
+        """Let a shard be replicated. What it holds is committed: it had one copy. But a shard with
+        records of a leader's epoch was replicated before its state was lost: of what it holds
+        nothing is known to be committed."""
+        with log.log.lock:
+            for each in (log, companion):
+                is_known = each.state.newest_epoch == 0
+                each.become_replicated(each.commit if is_known else each.earliest)
+        self._parts.commands.keep(log, log.state.config)
+        for each in (log, companion):
+            self._parts.store.checkpointer.touch(each)
+
+    def forget(self, shard: ShardId) -> None:
+        """The shard was deleted."""
+        self._logs.pop(shard, None)
+        self._deleting.pop(shard, None)
+        self._floors.pop(shard, None)
+
+    # Commands
+
+    def delete_offsets(self, log: ShardLog, offsets: Iterable[int]) -> int:
+        """Delete committed records; return how many of them there were that no other call has
+        deleted, or is about to."""
+        _, companion = self.logs(log.shard)
+        with log.deleting:
+            end = log.commit
+            live = log.state.not_deleted(sorted(n for n in set(offsets) if 0 <= n < end))
+            under_way = self._deleting.setdefault(log.shard, [])
+            fresh = [n for n in live if not any(n in ranges for ranges in under_way)]
+            commands = control.delete_offsets(fresh)
+            mine = DeletedRanges.from_list(
+                (start, stop) for command in commands for start, stop in command.ranges
+            )
+            under_way.append(mine)
+        try:
+            term = companion.terms
+            # Others' commands come before this end, too: they are to be done when this returns.
+            target = self._submit(log, commands) if commands else companion.end
+            if live:
+                self._wait(log, companion, target, term)
+        finally:
+            with log.deleting:
+                under_way.remove(mine)
+        return len(fresh)
+
+    def delete_before(self, log: ShardLog, offset: int) -> None:
+        """Let a shard begin at `offset`, and wait until it does."""
+        self._run(log, control.DeleteBefore(offset=offset))
+
+    def seal(self, log: ShardLog) -> None:
+        self._run(log, control.Seal())
+
+    def ask_floor(self, log: ShardLog, offset: int) -> None:
+        """Let a shard begin at `offset` when the replicas in sync know that; do not wait."""
+        _, companion = self.logs(log.shard)
+        asked = (offset, companion.terms)
+        if self._floors.get(log.shard) != asked:
+            self._submit(log, [control.DeleteBefore(offset=offset)])
+            self._floors[log.shard] = asked
+
+    def _run(self, log: ShardLog, command: control.Command) -> None:
+        _, companion = self.logs(log.shard)
+        term = companion.terms
+        self._wait(log, companion, self._submit(log, [command]), term)
+
+    def _submit(self, log: ShardLog, commands: Sequence[control.Command]) -> int:
+        end = self._parts.commands.submit(log, lambda _: commands)
+        assert end is not None, "there is at least one command"
+        self.on_command(log.shard)
+        return end
+
+    def restate(self, log: ShardLog) -> None:
+        """Write what the commands of a shard have done so far as new commands, if it is led here:
+        older ones are not needed any more when these are committed. A new replica gets those that
+        the log of its leader still has."""
+        if log.is_following:
+            return
+
+        def commands(first: int) -> list[control.Command]:
+            state = log.state
+            if state.control_offset < first:
+                return []  # of these, it is not known yet whether they act: the next time
+            floor = control.DeleteBefore(offset=state.floor_offset, restates_from=first)
+            deleted = control.delete_ranges(state.deleted_between(0, _OFFSET_MAX))
+            return [*deleted, *([control.Seal()] if state.sealed else []), floor]
+
+        try:
+            if self._parts.commands.submit(log, commands) is not None:
+                self.on_command(log.shard)
+        except NotLeaderError:
+            return
+
+    def _wait(self, log: ShardLog, companion: CompanionLog, end: int, term: int) -> None:
+        """Return when the commands before `end` are done."""
+        give_up = self._clock.monotonic() + COMMAND_DEADLINE_S
+        with companion.folded:
+            while log.state.control_offset < end:
+                left = give_up - self._clock.monotonic()
+                if companion.terms != term or left <= 0:
+                    why = "no longer leads it" if left > 0 else f"waited {COMMAND_DEADLINE_S:g} s"
+                    raise DeadlineError(
+                        f"a command on shard {log.shard.name!r} is not known to be committed: "
+                        f"this node {why}; the outcome is unknown, read before you repeat it"
+                    )
+                companion.folded.wait(left)
+
+
+def _ignore(_: ShardId) -> None:
+    pass
