@@ -316,7 +316,8 @@ def _counts(history: History, workers: list[Worker]) -> str:
     return (
         f"{writes} writes, {reads} records read, {commits} group commits and fetches, "
         f"{sum(one.committed for one in copiers)} transactions committed and "
-        f"{sum(one.aborted for one in copiers)} aborted"
+        f"{sum(one.aborted for one in copiers)} aborted, "
+        f"{sum(one.hung for one in copiers)} calls of librdkafka without end"
     )
 
 

@@ -372,6 +372,7 @@ class Copier(Worker):
         self._transaction = 0
         self.committed = 0
         self.aborted = 0
+        self.hung = 0
 
     def histories(self) -> list[Client]:
         return self.clients
@@ -384,8 +385,9 @@ class Copier(Worker):
         while not self.stopping.is_set():
             try:
                 self._copy_until_error()
-            except KafkaException as error:
+            except (KafkaException, ClientHangsError) as error:
                 self._end(time.monotonic(), Outcome.FAILED)
+                self.hung += isinstance(error, ClientHangsError)
                 for client in self.clients:
                     client.notes[:] = [*client.notes[-9:], str(error)]
                 self.pause(0.3)
@@ -452,7 +454,7 @@ class Copier(Worker):
                 ends = {one.partition() or 0: (one.offset() or 0) + 1 for one in page}
                 places = [TopicPartition(KAFKA, one, end) for one, end in ends.items()]
                 metadata = consumer.consumer_group_metadata()
-                producer.send_offsets_to_transaction(places, metadata, 60)
+                _bounded(lambda: producer.send_offsets_to_transaction(places, metadata, CALL_S))
                 commit_began = time.monotonic()
                 _commit(producer)
                 outcome = Outcome.OK
@@ -508,6 +510,31 @@ class Copier(Worker):
             producer.produce(COPIES, data, partition=partition, on_delivery=delivered)
             producer.poll(0)
         return failures
+
+
+class ClientHangsError(Exception):
+    """A call of librdkafka did not end within its own timeout."""
+
+
+def _bounded(call: Callable[[], None]) -> None:
+    """Call librdkafka's `send_offsets_to_transaction`, which ignores its timeout while the group
+    coordinator that it remembers is missing from the metadata. Its producer is given up then: the
+    next one with the same transactional id ends the transaction."""
+    errors: list[KafkaException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except KafkaException as error:
+            errors.append(error)
+
+    calling = threading.Thread(target=run, daemon=True)
+    calling.start()
+    calling.join(2 * CALL_S)
+    if calling.is_alive():
+        raise ClientHangsError("send_offsets_to_transaction did not end within its timeout")
+    if errors:
+        raise errors[0]
 
 
 def _commit(producer: Producer, seconds: float = 60.0) -> None:
