@@ -38,17 +38,17 @@ from weakref import finalize
 
 from penstock.adapter.locations import Message
 from penstock.api.backend import Backend, TopicPartition
-from penstock.api.consumer_options import (
+from penstock.api.consumer.group_membership import SETTLE_S, Membership, Pending
+from penstock.api.consumer.options import (
     ConsumerOptions,
     OnPartitions,
     Start,
     assigned_partitions,
     check_start,
 )
-from penstock.api.group_membership import SETTLE_S, Membership, Pending
+from penstock.api.consumer.partition_errors import OF_PARTITION, PartitionErrors
+from penstock.api.consumer.partition_positions import PartitionPositions
 from penstock.api.long_poll import SLICE_S
-from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
-from penstock.api.partition_positions import PartitionPositions
 from penstock.api.requests.groups import CommitOffsets
 from penstock.api.validation import (
     as_seconds,
