@@ -39,8 +39,7 @@ from penstock.engine.routing.storage_cache import StorageCacheManager, share_top
 from penstock.engine.segment import SegmentEngine, opening_errors
 from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import RetryableError
-from penstock.groups.build import build_groups
-from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.coordinator import GroupCoordinator, build_groups
 from penstock.meta import (
     QUEUE_ALIASES,
     STORAGE_ALIASES,

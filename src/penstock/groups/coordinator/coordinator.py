@@ -22,6 +22,14 @@ from uuid import uuid4
 from penstock.errors import StoreError
 from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition
+from penstock.groups.coordinator.pending_requests import (
+    AnswerFuture,
+    Done,
+    PendingGroup,
+    is_assigned_to_others,
+)
+from penstock.groups.coordinator.persistence import GroupKeeper, GroupKey, GroupStateClient
+from penstock.groups.coordinator.timers import GroupTimers, monotonic_ms
 from penstock.groups.model import (
     Caller,
     GroupState,
@@ -32,11 +40,8 @@ from penstock.groups.model import (
     Synced,
     Ticket,
 )
-from penstock.groups.pending_requests import AnswerFuture, Done, PendingGroup, is_assigned_to_others
-from penstock.groups.persistence import GroupKeeper, GroupKey, GroupStateClient
 from penstock.groups.snapshot import GroupSnapshot, snapshot_of
 from penstock.groups.state_machine import GroupMachine
-from penstock.groups.timers import GroupTimers, monotonic_ms
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.platform.clock import Clock
 
