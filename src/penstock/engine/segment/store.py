@@ -29,7 +29,9 @@ from penstock.engine.segment.index.batch_key_shards import BatchShards
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.open import open_parts
 from penstock.engine.segment.parts import StoreParts
+from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.queue.shard_table import ShardTable
 from penstock.engine.segment.read.batch_validation import check_batch
 from penstock.engine.segment.read.kafka_batches import KafkaBatches
 from penstock.engine.segment.read.key_reader import Query, ReadableShard, ShardReader
@@ -60,8 +62,10 @@ if TYPE_CHECKING:
     from penstock.engine.segment.read.arrow import AnyRows
 
 
-class SegmentStore(StoreReads):
+class SegmentStore(StoreReads[ShardLog]):
     """One open store directory. Use `open`."""
+
+    _table: ShardTable
 
     def __init__(self, parts: StoreParts) -> None:
         super().__init__(
