@@ -1,6 +1,6 @@
 """The reads of a segment store: by offset, key, tag or time; objects, bytes or columns.
 
-`SegmentStore` reads its open shards through this class, a read-only store the shards of its snapshot.
+An open store reads its shards through this class, a read-only store those of a snapshot.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _retried(
     file or record is missing."""
 
     @wraps(read)
-    def try_read(store: ReadOnlyStore, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def try_read(store: ReadOnlyStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         tries = 0
         while True:
             snapshot = store.snapshot()
