@@ -33,7 +33,7 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.engine_set import EngineSet
-from penstock.engine.routing.append_notifications import AppendSubscription, wait_for_append
+from penstock.engine.routing.append_notifications import wait_for_append
 from penstock.engine.routing.column_reading import read_columns
 from penstock.engine.routing.offline_segments import after_offline, check_complete, without_offline
 from penstock.engine.routing.shard_routing import Forwarder, ShardRouting
@@ -343,12 +343,6 @@ class StorageEngineHandler(ShardRouting):
             return info.earliest
         # What an open transaction holds up is yet to come for this reader.
         return info.commit if self.limits.stable_until(entry.name) is not None else info.latest
-
-    def watch_appends(
-        self, shards: Sequence[str], notify: Callable[[], None]
-    ) -> AppendSubscription:
-        """Call `notify` after every write to `shards`; see `append_notifications`."""
-        return AppendSubscription(self.cache, shards, notify)
 
     def wait_for_append(
         self, shards: Sequence[str], has_records: Callable[[], bool], seconds: float

@@ -91,10 +91,6 @@ class OffsetManager:
 
         return open_manager(path, make, clock)
 
-    def start(self) -> None:
-        """Begin to save cached commits in the background."""
-        self.cache.start()
-
     def stop(self) -> None:
         """Save the cached commits and end. Stopping twice does nothing."""
         if self._is_stopped:
@@ -373,7 +369,7 @@ def open_manager(
     database = RocksDatabase.open(path, [CACHE_FAMILY], clock=clock, in_place=True)
     try:
         manager = make(database)
-        manager.start()
+        manager.cache.start()
     except BaseException:
         database.close()
         raise

@@ -24,7 +24,6 @@ from penstock.engine.segment.control.shard_gc import ShardPurge
 from penstock.engine.segment.control.shard_lifecycle import ShardLives
 from penstock.engine.segment.dispatch.changed_shards import ChangedShards
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
-from penstock.engine.segment.dispatch.worker import Dispatcher, ReadingDispatcher
 from penstock.engine.segment.index.batch_key_shards import BatchShards
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.open import open_parts
@@ -384,10 +383,6 @@ class SegmentStore(StoreReads[ShardLog]):
         return end
 
     # Upkeep
-
-    def register(self, dispatcher: Dispatcher | ReadingDispatcher) -> None:
-        """Hand every committed record to `dispatcher`, from where it stopped the last time."""
-        self.dispatch.register(dispatcher)
 
     def flush(self, *, publish: bool = False) -> None:
         """Put everything appended so far on the device; `publish`: show it to readers outside."""

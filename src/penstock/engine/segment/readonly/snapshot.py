@@ -234,10 +234,6 @@ class SnapshotSource:
         known = None if copies is None else copies.newest(files.start)
         return Snapshot(self, sizes, files, known, point)
 
-    def forget(self) -> None:
-        """Believe nothing that was checked before."""
-        self.sealed.forget()
-
 
 def _first_file(disk: Disk, paths: StorePaths) -> str | None:
     return next((name for name in disk.list(paths.commit_log) if is_file_name(name)), None)
