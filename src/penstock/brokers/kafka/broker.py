@@ -14,6 +14,7 @@ from penstock.brokers.kafka.fetch.conversion_cache import ConversionCache
 from penstock.brokers.kafka.metrics import KafkaMetrics
 from penstock.brokers.kafka.transactions.interface import NoTransactions, Transactions
 from penstock.brokers.kafka.wire.fields import Fields, Response
+from penstock.engine.contract import ShardInfo
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta import DEFAULT_NAMESPACE, GroupCoordinators, MetaClient, Topic
 from penstock.offsets.manager import OffsetManager
@@ -81,6 +82,10 @@ class KafkaBroker:
                 namespace=self.namespace,
             )
         )
+
+    def shard_info(self, shard_name: str) -> ShardInfo:
+        """Return the bounds of a shard, or raise `UnknownShardError`."""
+        return self.drivers.open_shard(shard_name).driver.shard_info(shard_name)
 
     def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         """Run `work` in the background; failures are logged, the server's stop cancels it."""

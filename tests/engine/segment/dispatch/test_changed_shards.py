@@ -174,7 +174,7 @@ def test_a_shard_made_again_before_its_deletion_was_told_is_handed_over_from_its
     fill(rig.store, ORDERS, 3)
     rig.store.dispatch.register(_Seen())
     rig.store.dispatch.run_once()
-    rig.restart().register(_Seen())
+    rig.restart().dispatch.register(_Seen())
     rig.store._lives.delete(ORDERS)
     create(rig.store)
     fill(rig.store, ORDERS, 4, first=100)
