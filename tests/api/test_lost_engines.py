@@ -143,7 +143,7 @@ def test_a_crash_while_a_loss_is_reported_reports_it_again(
         assert_lost(store, "segment")
     (tmp_path / "away").rename(data / "segment")
     with monkeypatch.context() as patched:
-        patched.setattr(EngineIdentities, "note_found", crash)
+        patched.setattr(EngineIdentities, "record_present", crash)
         for _ in range(2):
             with pytest.raises(CrashError):
                 penstock.open(data)

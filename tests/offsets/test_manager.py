@@ -327,5 +327,5 @@ def test_offsets_of_a_deleted_topic_are_forgotten(world: World) -> None:
     other = ShardId("other-1", 0)
     world.manager.commit_offset("g", S0, 1)
     world.manager.commit_offset("g", other, 1)
-    assert world.manager.forget_topic("orders-1") == 1
+    assert world.manager.remove_topic("orders-1") == 1
     assert list(world.manager.get_offsets("g")) == [other]

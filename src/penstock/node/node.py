@@ -338,7 +338,7 @@ class Node:
             if is_here and entry.topic.storage_type == MEMORY:
                 lost.setdefault(entry.id.topic, set()).add(entry.id.partition)
         for topic_id, partitions in lost.items():
-            self.offset_manager.forget_topic(topic_id, partitions)
+            self.offset_manager.remove_topic(topic_id, partitions)
 
     def _build_upkeep(self) -> ShardUpkeep:
         engine = self.settings.engine

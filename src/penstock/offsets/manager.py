@@ -286,7 +286,7 @@ class OffsetManager:
         self.flush()
         return self._meta.expire_groups(max(0, self._clock.expiry_ms() - idle_ms), keep=keep)
 
-    def forget_topic(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
+    def remove_topic(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
         """Remove all groups' offsets of a deleted topic, or of some of its partitions; return how
         many there were."""
         self.flush()

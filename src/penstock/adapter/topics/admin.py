@@ -295,7 +295,7 @@ class TopicAdmin:
             )
         try:
             self._remove_shards(topic)
-            self._offsets.forget_topic(topic.topic_id)
+            self._offsets.remove_topic(topic.topic_id)
         except StoreError as error:
             # The topic is gone for all clients; the next start removes its remains.
             _log.error("topic_leftovers", cause=error, topic=topic.topic_id)
@@ -327,7 +327,7 @@ class TopicAdmin:
         for topic in self._meta.list_deleting_topics():
             try:
                 if self._remove_shards(topic):
-                    self._offsets.forget_topic(topic.topic_id)
+                    self._offsets.remove_topic(topic.topic_id)
                     done += 1
             except StoreError as error:
                 _log.error("topic_leftovers", cause=error, topic=topic.topic_id)

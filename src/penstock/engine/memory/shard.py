@@ -316,7 +316,7 @@ class MemoryShard:
             until = self._latest if stable is None else stable
             compaction = CompactionPass(CompactionRules.of(self.config, now_ms), until)
             for record in self._from(self._earliest):
-                if is_live(record, now_ms) and not compaction.take(record):
+                if is_live(record, now_ms) and not compaction.add_record(record):
                     break
             result = compaction.finish()
             self._remove([self._at(offset) for offset in result.offsets])

@@ -348,7 +348,7 @@ class GroupCoordinator:
         """Send the answers, save a new generation, set the timer to the next deadline."""
         machine = group.machine
         is_unsaved = self._is_unsaved(group)
-        for ticket, answer in machine.take_answers():
+        for ticket, answer in machine.drain_answers():
             done = group.waiting.pop(ticket)
             if is_unsaved and answer.error is GroupCode.none:
                 group.held.append((done, answer))

@@ -76,7 +76,7 @@ class TransactionParticipant:
         """Return the end of a shard. Offsets that a power cut removed, or a restart from a memory
         topic, are assigned again, also to records of this transaction."""
         try:
-            return self._broker.drivers.open_shard(shard).driver.shard_info(shard).latest
+            return self._broker.shard_info(shard).latest
         except (RetryableError, UnknownShardError):
             return default  # not known here yet: nothing can be written to it either
 
@@ -204,7 +204,7 @@ class TransactionParticipant:
         )
         for topic_id in {shard.topic for shard in commits}:
             if topic_id not in broker.drivers.storage_cache.topics:
-                broker.offsets.forget_topic(topic_id)
+                broker.offsets.remove_topic(topic_id)
 
     # What was ended without this process
 

@@ -62,9 +62,9 @@ def _add_page(compaction: CompactionPass, columns: Columns) -> bool:
     everything = (1 << len(offsets)) - 1
     if int.from_bytes(has_key, "little") == int.from_bytes(has_value, "little") == everything:
         sizes = list(map(add, value_sizes, map(len, keys)))
-        return compaction.take_rows(KeyedRows(offsets, keys, sizes, stored_ms))
+        return compaction.add_rows(KeyedRows(offsets, keys, sizes, stored_ms))
     return all(
-        compaction.take_row(
+        compaction.add_row(
             offset,
             keys[n] if has_key[n >> 3] >> (n & 7) & 1 else None,
             value_sizes[n] if has_value[n >> 3] >> (n & 7) & 1 else None,

@@ -206,7 +206,7 @@ class LogCheck:
 
     def _check_rest(self, end: int) -> None:
         """After the end there is nothing but zeros, unless a crash or a writer put it there."""
-        if not (self._closed and self._own) or self._findings.found:
+        if not (self._closed and self._own) or self._findings.entries:
             return
         for base in self._files.bases:
             if base + self._files.file_size <= end:

@@ -66,7 +66,7 @@ class ReadOnlyStore:
 
     def __init__(self, source: SnapshotSource) -> None:
         self._source: Final = source
-        self._snapshot: Snapshot | None = source.take()
+        self._snapshot: Snapshot | None = source.capture()
 
     @classmethod
     def open(
@@ -90,7 +90,7 @@ class ReadOnlyStore:
     def refresh(self) -> None:
         """See the directory as it is now."""
         self.snapshot()
-        self._snapshot = self._source.take()
+        self._snapshot = self._source.capture()
 
     def snapshot(self) -> Snapshot:
         """Return what this store shows at the moment, for inspection."""
