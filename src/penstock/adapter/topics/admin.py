@@ -16,24 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from msgspec import Struct
-
 from penstock.adapter.topics.cache import BrokerCacheManager
+from penstock.adapter.topics.description import TopicDescription, describe
 from penstock.adapter.topics.options import alter_config, build_config
 from penstock.adapter.topics.routes import TopicRoutes
 from penstock.adapter.topics.shard_name import build_storage_name
-from penstock.engine.contract import ShardConfig, ShardInfo
+from penstock.engine.contract import ShardConfig
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.per_shard_engine import check_config
-from penstock.engine.routing.storage_cache import ShardEntry, shard_config
+from penstock.engine.routing.storage_cache import shard_config
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
     DeadlineError,
-    NotLeaderError,
     NotSupportedError,
     RetryableError,
-    ShardLostError,
     StoreError,
     UnknownTopicError,
 )
@@ -50,7 +47,7 @@ from penstock.meta import (
 )
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.log import get_logger
-from penstock.record import Offset, ShardId
+from penstock.record import ShardId
 
 TOPIC_TIMEOUT_S: Final = 30.0
 SHARD_TIMEOUT_S: Final = 3.0
@@ -59,23 +56,6 @@ REPLICATION_MAX: Final = 1
 """Nothing copies records to other nodes: what a topic promises of its replicas must be true."""
 
 _log: Final = get_logger(__name__)
-
-
-class PartitionDescription(Struct, frozen=True):
-    info: ShardInfo
-    leader: int | None
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    segments: int
-    problem: str = ""
-    """Why its bounds are unknown; `info` is empty then."""
-
-
-class TopicDescription(Struct, frozen=True):
-    """A topic and the bounds of its partitions."""
-
-    topic: Topic
-    partitions: tuple[PartitionDescription, ...]
 
 
 class NewTopicRequest(NamedTuple):
@@ -371,32 +351,7 @@ class TopicAdmin:
 
     def describe_topic(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> TopicDescription:
         topic = self._topics.get_topic(name, namespace)
-        partitions = []
-        for shard in self._routes.find(name, namespace).shards:
-            entry = self._handler.find(shard)
-            meta = entry.meta
-            if meta is None:
-                raise UnknownTopicError(name)
-            info, problem = self._bounds(entry)
-            partitions.append(
-                PartitionDescription(
-                    info=info,
-                    leader=meta.leader,
-                    leader_epoch=meta.leader_epoch,
-                    replicas=meta.replicas,
-                    segments=len(entry.segments),
-                    problem=problem,
-                )
-            )
-        return TopicDescription(topic, tuple(partitions))
-
-    def _bounds(self, entry: ShardEntry) -> tuple[ShardInfo, str]:
-        """Return where a shard begins and ends, or why that is not known."""
-        try:
-            return self._handler.stable_info(entry.name), ""
-        except (NotLeaderError, ShardLostError, DeadlineError) as error:
-            zero = Offset(0)
-            return ShardInfo(entry.id, zero, zero, zero, 0), str(error)
+        return describe(self._handler, topic, self._routes.find(name, namespace).shards)
 
     def _check(self, name: object, partitions: object, config: TopicConfig) -> None:
         if not isinstance(name, str) or not 0 < len(name) <= NAME_SIZE_MAX:
