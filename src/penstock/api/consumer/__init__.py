@@ -1,8 +1,8 @@
 """The consumer of a store: its options, its place in a group, and its position per partition.
 
 `consumer` has the class that programs use, `group_membership` joins the group and sends heartbeats
-through `group_client`, `partition_positions` decides where each partition is read on, and
-`partition_errors` keeps the partitions that cannot be read from stopping the others.
+through `group_client`, `partition_positions` decides where each partition is read on,
+`partition_fetcher` reads, and `partition_errors` holds the partitions that cannot be read.
 """
 
 from penstock.api.consumer.consumer import PAGE, Consumer
