@@ -353,11 +353,6 @@ class OffsetManager:
             else:
                 self._table.renew(local, 0)
 
-    @property
-    def pending_count(self) -> int:
-        """The number of cached offsets that are not saved."""
-        return self.cache.pending_count
-
 
 ManagerT = TypeVar("ManagerT", bound=OffsetManager)
 

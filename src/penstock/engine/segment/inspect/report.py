@@ -143,7 +143,7 @@ class Findings:
         hasty = {place for place in places if self._places[place] in shards}
         for shard in {self._places[place] for place in hasty}:
             assert shard is not None
-            self.note(f"{shard.name}: a writer cut or deleted it while it was checked")
+            self.add_note(f"{shard.name}: a writer cut or deleted it while it was checked")
         self.keep(places - hasty)
 
     def add_error(self, path: str, error: StoreError) -> None:
@@ -161,7 +161,7 @@ class Findings:
         else:
             self.lost.append(LostRange(shard, first, end))
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 

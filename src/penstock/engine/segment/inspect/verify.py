@@ -99,14 +99,14 @@ def _report_unchecked(snapshot: Snapshot, findings: Findings) -> None:
     """Say which bytes of RocketMQ's files nothing vouches for."""
     paths = snapshot.paths
     if not snapshot.files.strict:
-        findings.note(
+        findings.add_note(
             f"{paths.commit_log}: of records without a checksum of their own, fields that neither "
             "queue nor index repeats (flags, hosts, producer's time, properties)"
         )
     if not snapshot.is_own:
-        findings.note(f"{paths.consume_queue}: what follows the last unit of a queue")
+        findings.add_note(f"{paths.consume_queue}: what follows the last unit of a queue")
     if snapshot.disk.exists(f"{paths.root}/consumequeue_ext"):
-        findings.note(f"{paths.root}/consumequeue_ext: filter bitmaps, which have no checksum")
+        findings.add_note(f"{paths.root}/consumequeue_ext: filter bitmaps, which have no checksum")
 
 
 def _add_lost(snapshot: Snapshot, findings: Findings) -> None:
