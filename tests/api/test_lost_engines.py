@@ -135,7 +135,7 @@ def test_a_crash_while_a_loss_is_reported_reports_it_again(
     fill(data, {})
     (data / "segment").rename(tmp_path / "away")
     with monkeypatch.context() as patched:
-        patched.setattr(EngineIdentities, "note_lost", crash)
+        patched.setattr(EngineIdentities, "record_lost", crash)
         for _ in range(2):
             with pytest.raises(CrashError):
                 penstock.open(data)
@@ -143,7 +143,7 @@ def test_a_crash_while_a_loss_is_reported_reports_it_again(
         assert_lost(store, "segment")
     (tmp_path / "away").rename(data / "segment")
     with monkeypatch.context() as patched:
-        patched.setattr(EngineIdentities, "note_found", crash)
+        patched.setattr(EngineIdentities, "record_present", crash)
         for _ in range(2):
             with pytest.raises(CrashError):
                 penstock.open(data)

@@ -13,6 +13,7 @@ from penstock.engine.contract import ShardConfig, StorageEngine
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
+from penstock.engine.routing.append_notifications import AppendSubscription
 from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.errors import (
     BadRequestError,
@@ -261,7 +262,7 @@ def test_writes_and_reads_are_counted(bench: Bench) -> None:
 
 def test_whoever_waits_is_woken_by_a_write(bench: Bench) -> None:
     woken = threading.Event()
-    with bench.handler.watch_appends([NAME, "nothing_0"], woken.set):
+    with AppendSubscription(bench.handler.cache, [NAME, "nothing_0"], woken.set):
         bench.put(b"v")
         assert woken.is_set()
     woken.clear()

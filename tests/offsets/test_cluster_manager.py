@@ -126,7 +126,7 @@ def test_commits_through_all_nodes_in_turn_are_seen_through_all_and_none_is_lost
             for one in nodes.managers.values():
                 one.flush()
             assert nodes.saved(group) == number * 10
-    assert nodes.managers[1].pending_count == nodes.managers[3].pending_count == 0
+    assert nodes.managers[1].cache.pending_count == nodes.managers[3].cache.pending_count == 0
 
 
 def test_a_request_takes_one_hop(nodes: Nodes) -> None:

@@ -52,7 +52,7 @@ def test_a_cached_commit_reaches_the_meta_service_with_the_next_save(world: Worl
     assert world.saved("g", S0) is None
     assert world.manager.flush() == 2
     assert (world.saved("g", S0), world.saved("g", S1)) == (2, 5)
-    assert world.manager.pending_count == 0
+    assert world.manager.cache.pending_count == 0
     assert world.local.rows(CACHE_FAMILY) == []
     assert world.manager.flush() == 0
     assert world.meta.saves == [2]
@@ -72,7 +72,7 @@ def test_the_settings_choose_and_a_call_may_choose_otherwise() -> None:
     assert (world.saved("g", S0), world.at("g", S0)) == (1, 2)
     world.manager.commit_offsets("g", {S0: OffsetCommit(Offset(3)), S1: OffsetCommit(Offset(4))})
     assert (world.saved("g", S0), world.saved("g", S1)) == (3, 4)
-    assert world.manager.pending_count == 0  # the direct commit overtook the cached one
+    assert world.manager.cache.pending_count == 0  # the direct commit overtook the cached one
     world.meta.close()
 
 
@@ -103,13 +103,13 @@ def test_a_failed_save_keeps_its_entries(world: World) -> None:
         world.meta.fails = failure
         with pytest.raises(DeadlineError):
             world.manager.flush()
-        assert world.manager.pending_count == 1
+        assert world.manager.cache.pending_count == 1
         assert world.at("g", S0) == 1
     world.manager.commit_offset("g", S0, 2)  # while it fails, commits go on
     world.meta.fails = None
     world.manager.flush()
     assert world.saved("g", S0) == 2
-    assert world.manager.pending_count == 0
+    assert world.manager.cache.pending_count == 0
 
 
 def test_a_commit_made_while_a_save_runs_is_not_forgotten_with_it(world: World) -> None:
@@ -143,7 +143,7 @@ def test_one_entry_that_cannot_be_stored_does_not_hold_up_the_others(world: Worl
     assert sorted(world.meta.get_offsets("default", "g")) == [
         f"orders-1_{number}" for number in range(9) if number != 4
     ]
-    assert world.manager.pending_count == 0
+    assert world.manager.cache.pending_count == 0
 
 
 def test_a_reset_goes_backwards_and_nothing_older_undoes_it(world: World) -> None:
@@ -170,7 +170,7 @@ def test_compensation_does_not_undo_a_reset_made_while_the_node_was_down(world: 
     world.manager.flush()
     assert (world.saved("g", S0), world.saved("g", S1)) == (0, 200)
     assert world.at("g", S0) == 0
-    assert world.manager.pending_count == 0
+    assert world.manager.cache.pending_count == 0
 
 
 def test_a_commit_that_lost_its_group_takes_it_back_under_a_new_epoch(world: World) -> None:
@@ -327,5 +327,5 @@ def test_offsets_of_a_deleted_topic_are_forgotten(world: World) -> None:
     other = ShardId("other-1", 0)
     world.manager.commit_offset("g", S0, 1)
     world.manager.commit_offset("g", other, 1)
-    assert world.manager.forget_topic("orders-1") == 1
+    assert world.manager.remove_topic("orders-1") == 1
     assert list(world.manager.get_offsets("g")) == [other]

@@ -38,11 +38,11 @@ def test_at_the_limit_new_offsets_wait_and_waiting_ones_go_on(small_world: World
     thread.start()
     while world.clock.waiting == 0:
         pass
-    assert world.manager.pending_count == 3
+    assert world.manager.cache.pending_count == 3
     world.manager.flush()
     thread.join()
     assert world.at("g", late) == 5
-    assert world.manager.pending_count == 1
+    assert world.manager.cache.pending_count == 1
 
 
 def test_a_commit_that_finds_no_room_in_time_fails_and_changes_nothing(

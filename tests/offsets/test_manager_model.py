@@ -116,7 +116,7 @@ class Offsets(RuleBasedStateMachine):
         except DeadlineError:
             pass
         else:
-            assert self.manager.pending_count == 0
+            assert self.manager.cache.pending_count == 0
         self.meta.fails = None
 
     @rule()
@@ -185,7 +185,7 @@ class Offsets(RuleBasedStateMachine):
 
     @invariant()
     def the_cache_holds_what_waits_and_nothing_else(self) -> None:
-        assert len(self.local.rows(CACHE_FAMILY)) == self.manager.pending_count
+        assert len(self.local.rows(CACHE_FAMILY)) == self.manager.cache.pending_count
 
     def teardown(self) -> None:
         self.meta.close()

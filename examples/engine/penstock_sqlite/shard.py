@@ -225,7 +225,7 @@ class SqliteShard:
             query = "SELECT offset, key, length(value), stored_ms FROM records r "
             row = {"shard": self.number, "now": self._clock.expiry_ms()}
             for columns in connection.execute(f"{query} WHERE shard = :shard AND {LIVE}", row):
-                if not compaction.take_row(*columns):
+                if not compaction.add_row(*columns):
                     break
             removal = compaction.finish()
             rows = [(self.number, offset) for offset in removal.offsets]

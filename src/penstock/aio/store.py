@@ -13,7 +13,7 @@ from penstock.aio.thread_pool import CallExecutor
 from penstock.aio.topic import AsyncTopic
 from penstock.aio.write_coalescing import WriteCoalescer
 from penstock.api import Store
-from penstock.api.consumer_options import ConsumerArguments, as_options
+from penstock.api.consumer import ConsumerArguments, as_options
 
 
 class AsyncStore(Pooled[Store]):

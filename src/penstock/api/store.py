@@ -18,8 +18,7 @@ from weakref import WeakSet
 
 from penstock.adapter.topics.options import TopicOptions
 from penstock.api.backend import Backend
-from penstock.api.consumer import Consumer
-from penstock.api.consumer_options import ConsumerArguments, as_options
+from penstock.api.consumer import Consumer, ConsumerArguments, as_options
 from penstock.api.requests.groups import DeleteGroup, DescribeGroup, ListGroups, ResetOffsets
 from penstock.api.requests.node import AllocateProducerId, ConfirmClock, ReadClock, RunUpkeep
 from penstock.api.requests.topics import AlterTopic, CreateTopic, ListTopics, LocateTopic

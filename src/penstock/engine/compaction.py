@@ -92,13 +92,13 @@ class CompactionPass:
         self._size = 0
         self._young_ms: int | None = None
 
-    def take(self, record: StoredRecord) -> bool:
-        """Look at the next record; return False when the pass ends before it."""
+    def add_record(self, record: StoredRecord) -> bool:
+        """Add the next record; return False when the pass ends before it."""
         value_size = None if record.value is None else len(record.value)
-        return self.take_row(record.offset, record.key, value_size, record.store_timestamp_ms)
+        return self.add_row(record.offset, record.key, value_size, record.store_timestamp_ms)
 
-    def take_rows(self, rows: KeyedRows) -> bool:
-        """Look at the next records, in one step where nothing is special about one of them."""
+    def add_rows(self, rows: KeyedRows) -> bool:
+        """Add the next records, in one step where nothing is special about one of them."""
         last = rows.offsets[-1]
         if (
             self._aborted
@@ -119,12 +119,12 @@ class CompactionPass:
         return True
 
     def _add_keyed(self, offset: int, key: bytes, size: int, stored_ms: int) -> bool:
-        return self.take_row(offset, key, size - len(key), stored_ms)
+        return self.add_row(offset, key, size - len(key), stored_ms)
 
-    def take_row(
+    def add_row(
         self, offset: int, key: bytes | None, value_size: int | None, stored_ms: int
     ) -> bool:
-        """Look at the next record, of which only this is known; without a size it has no value."""
+        """Add the next record, of which only this is known; without a size it has no value."""
         if offset >= self._until:
             return False
         if self._rules.is_young(stored_ms):

@@ -93,7 +93,7 @@ class EngineIdentities:
             if state == _LOST and self._id_of(name) == engine_id
         ]
 
-    def note_opened(self, name: str) -> None:
+    def record_opened(self, name: str) -> None:
         """Know the engine from now on, before it takes a record."""
         there = self._id_of(name)
         line = self._lines.get(name)
@@ -108,10 +108,10 @@ class EngineIdentities:
         """Return the id of an engine that was opened here; empty when it was not."""
         return self._lines.get(name, ("", ""))[0]
 
-    def note_lost(self, name: str) -> None:
+    def record_lost(self, name: str) -> None:
         self._save_line(name, self._lines[name][0], _LOST)
 
-    def note_found(self, name: str) -> None:
+    def record_present(self, name: str) -> None:
         self._save_line(name, self._lines[name][0], _HERE)
 
     def _save_line(self, name: str, engine_id: str, state: str) -> None:
@@ -130,7 +130,7 @@ class EngineIdentities:
         self._disk.make_directory(path)
         engine = plugin(EngineContext(path, clock, limits))
         try:
-            self.note_opened(f"{PREFIX}{name}")
+            self.record_opened(f"{PREFIX}{name}")
         except BaseException:
             engine.close()
             raise
@@ -182,11 +182,11 @@ def reconcile_engines(
     for name, engine_id in known.gone():
         _log.error("engine_gone", engine=name, id=engine_id)
         insist(partial(meta.report_engine_loss, storage_types.get(name, name), engine_id))
-        known.note_lost(name)
+        known.record_lost(name)
     for name, engine_id in known.back():
         _log.warning("engine_back", engine=name, id=engine_id)
         engine = engines.get(storage_types.get(name, name))
         for shard in engine.list_shard():
             if not insist(partial(meta.restore_lost_shard, shard, engine_id)):
                 engine.delete_shard(shard)
-        known.note_found(name)
+        known.record_present(name)

@@ -1,8 +1,8 @@
 """`StorageEngineHandler`: every request for a shard comes through here.
 
-It goes to the engine that serves the shard (`shard_routing`); readers do not see what belongs to an
-open or aborted transaction, or to an offline segment; and the shard's entry counts it. Methods
-may be called from any thread; they promise what `StorageEngine` promises, and raise besides:
+It goes to the engine that serves the shard (`shard_routing`), and the shard's entry counts it. The
+reads are in `stable_reads`: they hide what belongs to an open or aborted transaction. Methods are
+thread-safe; they promise what `StorageEngine` promises, and raise besides:
 
   * `UnknownShardError` for a shard that the metadata does not have (any more)
   * `NotLeaderError` when another node leads the shard and there is no way to it
@@ -12,24 +12,15 @@ may be called from any thread; they promise what `StorageEngine` promises, and r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final
-
-from msgspec.structs import replace
+from typing import Final
 
 from penstock.engine.contract import (
-    RECORDS_PER_READ,
-    SIZE_PER_READ,
     Acks,
-    AdapterOffsetStrategy,
     BatchEngine,
-    ColumnQuery,
     Compacted,
     ForwardingEngine,
-    Isolation,
     OnCommitted,
     ReplicatedEngine,
-    ShardInfo,
     ShardPart,
     SharedSyncEngine,
     TransactionalEngine,
@@ -37,22 +28,16 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.engine_set import EngineSet
-from penstock.engine.routing.append_notifications import AppendSubscription, wait_for_append
-from penstock.engine.routing.column_reading import read_columns
-from penstock.engine.routing.offline_segments import after_offline, check_complete, without_offline
-from penstock.engine.routing.shard_routing import Forwarder, ShardRouting
+from penstock.engine.routing.append_notifications import wait_for_append
+from penstock.engine.routing.offline_segments import after_offline, check_complete
+from penstock.engine.routing.shard_routing import Forwarder
+from penstock.engine.routing.stable_reads import StableReads
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
-from penstock.engine.transactions.stable_offsets import Ranges, StableOffsets, is_within
-from penstock.errors import BusyError, NotLeaderError, NotSupportedError, StoreError
+from penstock.engine.transactions.stable_offsets import StableOffsets
+from penstock.errors import NotLeaderError, NotSupportedError, StoreError
 from penstock.platform.clock import Clock, SystemClock
-from penstock.record import Offset, Producer, QueueKind, Record, StoredRecord
+from penstock.record import Offset, Producer, QueueKind, Record
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_TRIES: Final = (None,) * 100
-"""How often a read is made that meets an aborted transaction each time. Once is nearly always
-enough; a shard on which all of them do so is not to be read now."""
 NOT_REPLICATED: Final = -1
 REPLICAS_WAIT_S: Final = 30.0
 """How long a writer waits for replicas; it may ask for less."""
@@ -60,7 +45,7 @@ _ELSEWHERE_PAUSE_S: Final = 0.1
 """How often a node looks for records of a shard that another one leads, while a caller waits."""
 
 
-class StorageEngineHandler(ShardRouting):
+class StorageEngineHandler(StableReads):
     def __init__(
         self,
         cache: StorageCacheManager,
@@ -71,12 +56,10 @@ class StorageEngineHandler(ShardRouting):
         clock: Clock | None = None,
         limits: StableOffsets | None = None,
     ) -> None:
-        super().__init__(cache, engines, node_id=node_id, forwarder=forwarder)
+        super().__init__(cache, engines, node_id=node_id, forwarder=forwarder, limits=limits)
         self.clock: Final = clock if clock is not None else SystemClock()
         self.on_quota_used: Callable[[ShardEntry], None] = _ignore
         """Called when the size of a segment is to be checked; see `ShardUpkeep`."""
-        self.limits: Final = limits if limits is not None else StableOffsets()
-        """What transactions keep from readers of committed records."""
         self.waits_ended = False
         """Whether waits for records are answered immediately; see `end_waits`."""
 
@@ -85,10 +68,6 @@ class StorageEngineHandler(ShardRouting):
     def seal_shard(self, shard_name: str) -> None:
         entry = self.find(shard_name)
         self._reader(entry).seal_shard(entry.id)
-
-    def shard_info(self, shard_name: str) -> ShardInfo:
-        entry = self.find(shard_name)
-        return self._reader(entry).shard_info(entry.id)
 
     # Writing
 
@@ -252,146 +231,7 @@ class StorageEngineHandler(ShardRouting):
             for notify in entry.appended:
                 notify()  # else when the records are committed
 
-    # Reading
-
-    def read_by_offset(
-        self,
-        shard_name: str,
-        offset: Offset,
-        *,
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-        isolation: Isolation = Isolation.COMMITTED,
-    ) -> list[StoredRecord]:
-        entry = self.find(shard_name)
-        engine = entry.reader or self._find_reader(entry)
-        if entry.offline and (moved := after_offline(entry, offset)) is not None:
-            offset = moved
-        for _ in _TRIES:
-            aborts = entry.aborts
-            records = engine.read_by_offset(
-                entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
-            )
-            if isolation is not Isolation.COMMITTED:
-                return self._count_read(entry, records, offset)
-            # After the read: a transaction holds the shard up before it writes.
-            if self.limits.touches(shard_name):
-                read = partial(
-                    engine.read_by_offset, entry.id, max_records=max_records, max_size=max_size
-                )
-                records = self._stable_page(entry, records, read)
-            # Else read before they were deleted, and checked when the transaction had ended.
-            if entry.aborts == aborts:
-                return self._count_read(entry, records, offset)
-        raise _too_many_aborts(entry)
-
-    def read_columns(self, shard_name: str, query: ColumnQuery) -> list[pa.RecordBatch] | None:
-        """Return committed records as Arrow columns; None where only rows can be had."""
-        entry = self.find(shard_name)
-        return read_columns(entry, self._reader(entry), self.limits, query)
-
-    def read_by_tag(
-        self,
-        shard_name: str,
-        tag: str,
-        *,
-        start_offset: Offset = Offset(0),
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-    ) -> list[StoredRecord]:
-        entry = self.find(shard_name)
-        engine = self._reader(entry)
-        if entry.offline and (moved := after_offline(entry, start_offset)) is not None:
-            start_offset = moved
-
-        def read(offset: Offset) -> list[StoredRecord]:
-            return engine.read_by_tag(
-                entry.id, tag, start_offset=offset, max_records=max_records, max_size=max_size
-            )
-
-        for _ in _TRIES:
-            aborts = entry.aborts
-            records = read(start_offset)
-            if self.limits.touches(shard_name):
-                records = self._stable_page(entry, records, read)
-            if entry.aborts == aborts:
-                return self._count_read(entry, records, start_offset)
-        raise _too_many_aborts(entry)
-
-    def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
-        entry = self.find(shard_name)
-        aborts = entry.aborts
-        engine = self._reader(entry)
-        newest = None if entry.offline else engine.read_by_key(entry.id, key)
-        if entry.offline or self.limits.touches(shard_name) or entry.aborts != aborts:
-            records = self.query_by_key(shard_name, key, limit=1)
-            return records[0] if records else None
-        entry.reads += 1
-        entry.records_read += newest is not None
-        return newest
-
-    def query_by_key(
-        self,
-        shard_name: str,
-        key: bytes,
-        *,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
-        limit: int = 64,
-    ) -> list[StoredRecord]:
-        entry = self.find(shard_name)
-        engine = self._reader(entry)
-        check_complete(entry)
-        page_limit = limit
-        for _ in _TRIES:
-            aborts = entry.aborts
-            records = engine.query_by_key(
-                entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=page_limit
-            )
-            is_touched = self.limits.touches(shard_name)
-            shown = self._without_aborted(entry, records) if is_touched else records
-            if entry.aborts != aborts:
-                continue
-            if not is_touched or len(shown) >= limit or len(records) < page_limit:
-                return self._count_read(entry, shown[:limit])
-            page_limit *= 4  # some of the newest are not to be seen
-        raise _too_many_aborts(entry)
-
-    def get_offset_by_timestamp(
-        self,
-        shard_name: str,
-        timestamp_ms: int,
-        strategy: AdapterOffsetStrategy,
-        *,
-        isolation: Isolation = Isolation.COMMITTED,
-    ) -> Offset:
-        entry = self.find(shard_name)
-        offset = self._reader(entry).get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
-        if isolation is Isolation.UNCOMMITTED or not self.limits.touches(shard_name):
-            return offset
-        return self._first_stable(entry, timestamp_ms, strategy, offset)
-
-    def _first_stable(
-        self, entry: ShardEntry, timestamp_ms: int, strategy: AdapterOffsetStrategy, start: Offset
-    ) -> Offset:
-        """Return the first record from `start` on that is young enough and can be seen."""
-        offset = start
-        while page := self.read_by_offset(entry.name, offset):
-            for record in page:
-                if record.timestamp_ms >= timestamp_ms:
-                    return record.offset
-            offset = Offset(page[-1].offset + 1)
-        info = self.stable_info(entry.name)
-        if strategy is AdapterOffsetStrategy.EARLIEST:
-            return info.earliest
-        # What an open transaction holds up is yet to come for this reader.
-        return info.commit if self.limits.stable_until(entry.name) is not None else info.latest
-
-    def watch_appends(
-        self, shards: Sequence[str], notify: Callable[[], None]
-    ) -> AppendSubscription:
-        """Call `notify` after every write to `shards`; see `append_notifications`."""
-        return AppendSubscription(self.cache, shards, notify)
+    # Waiting
 
     def wait_for_append(
         self, shards: Sequence[str], has_records: Callable[[], bool], seconds: float
@@ -416,48 +256,6 @@ class StorageEngineHandler(ShardRouting):
             for notify in entry.appended:
                 notify()
 
-    def _stable_page(
-        self,
-        entry: ShardEntry,
-        page: list[StoredRecord],
-        read: Callable[[Offset], list[StoredRecord]],
-    ) -> list[StoredRecord]:
-        """Return what of a page belongs to no open and no aborted transaction, or the next page
-        that has such records."""
-        while page:
-            shown = self._without_aborted(entry, page)
-            stable = self.limits.stable_until(entry.name)
-            if shown or (stable is not None and page[-1].offset >= stable):
-                return shown
-            page = read(Offset(page[-1].offset + 1))
-        return []
-
-    def _without_aborted(
-        self, entry: ShardEntry, records: list[StoredRecord]
-    ) -> list[StoredRecord]:
-        if not records:
-            return records
-        # The bound first: a transaction that ends meanwhile is then missing, or shown rightly.
-        stable = self.limits.stable_until(entry.name)
-        engine = self._reader(entry)
-        hidden: Ranges = ()
-        if isinstance(engine, BatchEngine):
-            offsets = [record.offset for record in records]
-            hidden = self.limits.hidden(entry.id, min(offsets), max(offsets) + 1, engine)
-        return [
-            record
-            for record in records
-            if (stable is None or record.offset < stable) and not is_within(hidden, record.offset)
-        ]
-
-    def stable_info(self, shard_name: str) -> ShardInfo:
-        """Return bounds whose commit offset is the one that readers of committed records have."""
-        info = self.shard_info(shard_name)
-        stable = self.limits.stable_until(shard_name)
-        if stable is None or stable >= info.commit:
-            return info
-        return replace(info, commit=Offset(max(stable, info.earliest)))
-
     def release_readers(self, shard_name: str) -> None:
         """A transaction that held a shard up is over: tell those who wait for its records to look
         again. There may be more to compact, too."""
@@ -467,15 +265,6 @@ class StorageEngineHandler(ShardRouting):
         entry.released += 1
         for notify in entry.appended:
             notify()
-
-    def _count_read(
-        self, entry: ShardEntry, records: list[StoredRecord], start: int = 0
-    ) -> list[StoredRecord]:
-        entry.reads += 1
-        if entry.offline:
-            records = without_offline(entry, records, start)
-        entry.records_read += len(records)
-        return records
 
     # Deleting
 
@@ -524,13 +313,6 @@ class StorageEngineHandler(ShardRouting):
             return self._reader(entry).compact(entry.id)
         finally:
             entry.removals += 1
-
-
-def _too_many_aborts(entry: ShardEntry) -> BusyError:
-    return BusyError(
-        f"transactions on {entry.name!r} were aborted during each of {len(_TRIES)} reads in a row;"
-        " read again later, or with isolation=Isolation.UNCOMMITTED"
-    )
 
 
 def _ignore(_: ShardEntry) -> None:

@@ -125,11 +125,11 @@ class _Reader:
         return count
 
     def text(self) -> str:
-        return self._take(self.short()).decode()
+        return self._read(self.short()).decode()
 
     def blob(self) -> bytes:
         size = self.long()
-        return b"" if size < 0 else self._take(size)
+        return b"" if size < 0 else self._read(size)
 
     def partitions(self) -> frozenset[TopicPartition]:
         partitions: set[TopicPartition] = set()
@@ -143,7 +143,7 @@ class _Reader:
         self._at += layout.size
         return int(number)
 
-    def _take(self, size: int) -> bytes:
+    def _read(self, size: int) -> bytes:
         if size < 0 or self._at + size > len(self._data):
             raise struct.error(f"{size} bytes do not follow at {self._at}")
         taken = self._data[self._at : self._at + size]

@@ -158,20 +158,6 @@ class GroupRouter:
             here.ask_other_later(node, _encoder.encode(question), pending.set_packed)
         return pending
 
-    def join(self, namespace: str, group: str, request: Join, seconds: float) -> Joined:
-        reply = self.ask(Question(namespace, group, join=request, seconds=seconds))
-        return reply.joined or Joined(GroupCode.invalid_request)
-
-    def sync(self, namespace: str, group: str, request: Sync, seconds: float) -> Synced:
-        reply = self.ask(Question(namespace, group, sync=request, seconds=seconds))
-        return reply.synced or Synced(GroupCode.invalid_request)
-
-    def heartbeat(self, namespace: str, group: str, caller: Caller) -> GroupCode:
-        return self.ask(Question(namespace, group, heartbeat=caller)).code
-
-    def leave(self, namespace: str, group: str, caller: Caller) -> GroupCode:
-        return self.ask(Question(namespace, group, leave=caller)).code
-
     def check_commit(
         self, namespace: str, group: str, caller: Caller, partitions: Collection[TopicPartition]
     ) -> GroupCode:

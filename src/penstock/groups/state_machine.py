@@ -7,7 +7,7 @@
         no member is left     └── a join while it waits             a join, a leave, a lost member
 
 No clock, no connections: every call carries the time, pending requests are tickets, and
-`take_answers` returns the decisions. `deadline_ms` says when `tick` must be called.
+`drain_answers` returns the decisions. `deadline_ms` says when `tick` must be called.
 
 Invariants:
 
@@ -60,7 +60,7 @@ class GroupMachine:
 
     # What the coordinator does with it
 
-    def take_answers(self) -> list[tuple[Ticket, Answer]]:
+    def drain_answers(self) -> list[tuple[Ticket, Answer]]:
         answers, self._answers = self._answers, []
         return answers
 

@@ -107,7 +107,7 @@ class EngineOpener:
             clock=self._clock,
         )
         try:
-            self.identities.note_opened("rocksdb")
+            self.identities.record_opened("rocksdb")
             engine = RocksDBStorageEngine(database, self._clock, owns_database=True)
         except BaseException:
             database.close()
@@ -126,7 +126,7 @@ class EngineOpener:
             metrics=self._segment_metrics,
         )
         try:
-            self.identities.note_opened("segment")
+            self.identities.record_opened("segment")
             engine = self._add_tiers(store)
         except BaseException:
             store.close()

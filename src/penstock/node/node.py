@@ -42,8 +42,7 @@ from penstock.engine.routing.storage_cache import StorageCacheManager, share_top
 from penstock.engine.segment import SegmentEngine, opening_errors
 from penstock.engine.transactions.stable_offsets import StableOffsets
 from penstock.errors import DeadlineError, RetryableError, StaleWriteError
-from penstock.groups.build import build_groups
-from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.coordinator import GroupCoordinator, build_groups
 from penstock.meta import (
     QUEUE_ALIASES,
     STORAGE_ALIASES,
@@ -434,7 +433,7 @@ class Node:
             if is_here and entry.topic.storage_type == MEMORY:
                 lost.setdefault(entry.id.topic, set()).add(entry.id.partition)
         for topic_id, partitions in lost.items():
-            self.offset_manager.forget_topic(topic_id, partitions)
+            self.offset_manager.remove_topic(topic_id, partitions)
 
     def _build_upkeep(self) -> ShardUpkeep:
         engine = self.settings.engine

@@ -91,10 +91,6 @@ class OffsetManager:
 
         return open_manager(path, make, clock)
 
-    def start(self) -> None:
-        """Begin to save cached commits in the background."""
-        self.cache.start()
-
     def stop(self) -> None:
         """Save the cached commits and end. Stopping twice does nothing."""
         if self._is_stopped:
@@ -290,7 +286,7 @@ class OffsetManager:
         self.flush()
         return self._meta.expire_groups(max(0, self._clock.expiry_ms() - idle_ms), keep=keep)
 
-    def forget_topic(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
+    def remove_topic(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
         """Remove all groups' offsets of a deleted topic, or of some of its partitions; return how
         many there were."""
         self.flush()
@@ -357,11 +353,6 @@ class OffsetManager:
             else:
                 self._table.renew(local, 0)
 
-    @property
-    def pending_count(self) -> int:
-        """The number of cached offsets that are not saved."""
-        return self.cache.pending_count
-
 
 ManagerT = TypeVar("ManagerT", bound=OffsetManager)
 
@@ -373,7 +364,7 @@ def open_manager(
     database = RocksDatabase.open(path, [CACHE_FAMILY], clock=clock, in_place=True)
     try:
         manager = make(database)
-        manager.start()
+        manager.cache.start()
     except BaseException:
         database.close()
         raise

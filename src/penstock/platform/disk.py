@@ -28,7 +28,7 @@ class Mapping(Protocol):
         write it."""
         ...
 
-    def set_readahead(self, start: int, end: int, *, wanted: bool) -> None:
+    def set_readahead(self, start: int, end: int, *, enabled: bool) -> None:
         """Say whether a look at a page of [start, end) shall bring those around it, as it does in
         a new mapping. Where bytes are written for the first time it shall not: the kernel
         zeroes megabytes around the first byte of a hole, and keeps them as few large

@@ -44,11 +44,11 @@ class LocalMapping:
             with contextlib.suppress(OSError, ValueError):
                 self._map.madvise(mmap.MADV_DONTNEED, piece, size)
 
-    def set_readahead(self, start: int, end: int, *, wanted: bool) -> None:
+    def set_readahead(self, start: int, end: int, *, enabled: bool) -> None:
         if self._map is None or sys.platform != "linux":
             return
         start -= start % mmap.PAGESIZE
-        advice = mmap.MADV_NORMAL if wanted else mmap.MADV_RANDOM
+        advice = mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM
         # As above.
         with contextlib.suppress(OSError, ValueError):
             self._map.madvise(advice, start, end - start)

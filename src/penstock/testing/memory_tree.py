@@ -248,7 +248,7 @@ class MemoryMapping:
     def drop_pages(self, start: int, end: int) -> None:
         """There are no pages here."""
 
-    def set_readahead(self, start: int, end: int, *, wanted: bool) -> None:
+    def set_readahead(self, start: int, end: int, *, enabled: bool) -> None:
         """Nor is there a device to read from."""
 
     def release(self) -> bool:

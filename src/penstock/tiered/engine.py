@@ -106,7 +106,7 @@ class TieredSegmentEngine(SegmentEngine):
         if not self._begun:
             self._begun = True
             self._on_begin()
-            self.store.register(self.dispatcher)
+            self.store.dispatch.register(self.dispatcher)
             if self._background:
                 self.dispatcher.start()
 

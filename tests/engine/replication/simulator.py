@@ -80,7 +80,7 @@ class MakeLogs(Protocol):
     def __call__(self, node_id: int, *, is_sync: bool) -> Sequence[Log]: ...
 
 
-def make_simulated_logs(node_id: int, *, is_sync: bool) -> Sequence[Log]:  # noqa: ARG001 - all alike
+def make_simulated_logs(node_id: int, *, is_sync: bool) -> Sequence[Log]:
     return [SimulatedLog(is_sync=is_sync) for _ in range(STREAMS)]
 
 

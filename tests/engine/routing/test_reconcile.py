@@ -20,7 +20,7 @@ def restarted(bench: Bench) -> None:
     """Forget what the handler knows of the engine's shards, as a new process does."""
     for entry in bench.storage_cache.entries():
         entry.is_open = False
-        entry.forget_derived()
+        entry.clear_derived()
     bench.routes.invalidate()
 
 

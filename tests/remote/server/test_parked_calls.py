@@ -241,7 +241,7 @@ def test_streams_beyond_the_memory_of_replies_wait_without_a_thread(tmp_path: Pa
         penstock.connect(address_of(server)) as store,
     ):
         store.create_topic("a").write(b"x")
-        held = server.reading.budget.take(64 << 20)
+        held = server.reading.budget.reserve(64 << 20)
         calls = [one for _ in range(2) for one in follow(channel_to(address_of(server)), 100)]
         streams = server._pools.streams
         wait_until(lambda: streams.under_way == 200, "not all streams have begun")

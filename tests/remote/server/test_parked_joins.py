@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from msgspec.structs import replace
-from tests.groups.test_coordinator import LIMITS, join, settle
+from tests.groups.coordinator.test_coordinator import LIMITS, join, settle
 from tests.remote.peers.test_forwarding import THERE, Pair
 from tests.remote.server.test_parked_calls import address_of, wait_until
 from tests.remote.server.test_waiting_calls import SMALL, channel_to

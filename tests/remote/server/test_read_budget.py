@@ -21,12 +21,12 @@ MIB = 1 << 20
 
 def test_a_share_beyond_the_budget_waits_for_another_to_end() -> None:
     budget = ReadBudget(10)
-    first = budget.take(6)
+    first = budget.reserve(6)
     began = threading.Event()
 
     def second() -> int:
         began.set()
-        with budget.take(6):
+        with budget.reserve(6):
             return budget.used
 
     with ThreadPoolExecutor(1) as pool:
@@ -40,34 +40,34 @@ def test_a_share_beyond_the_budget_waits_for_another_to_end() -> None:
 
 def test_a_share_that_finds_no_room_in_time_is_refused_and_says_the_limit() -> None:
     budget = ReadBudget(10, wait_s=0.01)
-    with budget.take(6), pytest.raises(BusyError, match="read_memory_max = 10"):
-        budget.take(5)
+    with budget.reserve(6), pytest.raises(BusyError, match="read_memory_max = 10"):
+        budget.reserve(5)
     assert budget.used == 0
 
 
 def test_a_share_larger_than_the_budget_is_taken_alone() -> None:
     budget = ReadBudget(10, wait_s=0.01)
-    with budget.take(50):
+    with budget.reserve(50):
         assert budget.used == 50
         with pytest.raises(BusyError):
-            budget.take(1)
+            budget.reserve(1)
     assert budget.used == 0
 
 
 def test_a_share_follows_its_reply_and_is_given_back_once() -> None:
     budget = ReadBudget(1_000)
-    share = budget.take(500)
-    share.settle(10)
+    share = budget.reserve(500)
+    share.resize(10)
     assert budget.used == COPIES * 10
     share.release()
     share.release()
-    share.settle(10)
+    share.resize(10)
     assert budget.used == 0
 
 
 def test_a_call_that_ended_gives_back_what_it_held() -> None:
     budget = ReadBudget(1_000)
-    budget.take(5).release_with(lambda _: False)
+    budget.reserve(5).release_with(lambda _: False)
     assert budget.used == 0
 
 

@@ -126,12 +126,12 @@ def test_buffers_are_used_again() -> None:
     tier = Tier(lambda: 0.0)
     for _ in ChunkStream(spans([1000] * 20), 8, tier.get, check, spare).chunks():
         pass
-    first = spare.take_all()
+    first = spare.pop_all()
     assert 1 <= len(first) <= 2
     spare.give_back(first)
     for _ in ChunkStream(spans([1000] * 20), 8, tier.get, check, spare).chunks():
         pass
-    assert any(one is other for one in spare.take_all() for other in first)
+    assert any(one is other for one in spare.pop_all() for other in first)
 
 
 def test_a_failed_request_is_raised_in_its_place() -> None:

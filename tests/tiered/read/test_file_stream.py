@@ -115,11 +115,11 @@ def test_a_kept_chunk_stays_as_it_was_and_other_buffers_are_used_again(tmp_path:
         assert bytes(data) == files.content[number][10:2000]
         with pytest.raises(BadRequestError, match="keep `data`"):
             _ = chunk.data
-    first = spare.take_all()
+    first = spare.pop_all()
     assert len(first) in (1, 2)
     spare.give_back(first)
     assert sum(1 for _ in files.stream(spare=spare).chunks()) == 12
-    assert any(one is other for one in spare.take_all() for other in first)
+    assert any(one is other for one in spare.pop_all() for other in first)
 
 
 @pytest.mark.parametrize("how", ["missing", "short", "directory"])

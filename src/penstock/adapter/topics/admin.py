@@ -16,24 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from msgspec import Struct
-
 from penstock.adapter.topics.cache import BrokerCacheManager
+from penstock.adapter.topics.description import TopicDescription, describe
 from penstock.adapter.topics.options import alter_config, build_config
 from penstock.adapter.topics.routes import TopicRoutes
 from penstock.adapter.topics.shard_name import build_storage_name
-from penstock.engine.contract import ReplicatedEngine, ShardConfig, ShardInfo
+from penstock.engine.contract import ReplicatedEngine, ShardConfig
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.per_shard_engine import check_config
-from penstock.engine.routing.storage_cache import ShardEntry, shard_config
+from penstock.engine.routing.storage_cache import shard_config
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
     DeadlineError,
-    NotLeaderError,
     NotSupportedError,
     RetryableError,
-    ShardLostError,
     StoreError,
     UnknownTopicError,
 )
@@ -51,7 +48,7 @@ from penstock.meta import (
 )
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.log import get_logger
-from penstock.record import Offset, ShardId
+from penstock.record import ShardId
 
 TOPIC_TIMEOUT_S: Final = 30.0
 SHARD_TIMEOUT_S: Final = 3.0
@@ -61,23 +58,6 @@ LEADING_S: Final = 3.0
 REPLICATION_MAX: Final = 9
 
 _log: Final = get_logger(__name__)
-
-
-class PartitionDescription(Struct, frozen=True):
-    info: ShardInfo
-    leader: int | None
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    segments: int
-    problem: str = ""
-    """Why its bounds are unknown; `info` is empty then."""
-
-
-class TopicDescription(Struct, frozen=True):
-    """A topic and the bounds of its partitions."""
-
-    topic: Topic
-    partitions: tuple[PartitionDescription, ...]
 
 
 class NewTopicRequest(NamedTuple):
@@ -299,7 +279,7 @@ class TopicAdmin:
             )
         try:
             self._remove_shards(topic)
-            self._offsets.forget_topic(topic.topic_id)
+            self._offsets.remove_topic(topic.topic_id)
         except StoreError as error:
             # The topic is gone for all clients; the next start removes its remains.
             _log.error("topic_leftovers", cause=error, topic=topic.topic_id)
@@ -331,7 +311,7 @@ class TopicAdmin:
         for topic in self._meta.list_deleting_topics():
             try:
                 if self._remove_shards(topic):
-                    self._offsets.forget_topic(topic.topic_id)
+                    self._offsets.remove_topic(topic.topic_id)
                     done += 1
             except StoreError as error:
                 _log.error("topic_leftovers", cause=error, topic=topic.topic_id)
@@ -375,32 +355,7 @@ class TopicAdmin:
 
     def describe_topic(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> TopicDescription:
         topic = self._topics.get_topic(name, namespace)
-        partitions = []
-        for shard in self._routes.find(name, namespace).shards:
-            entry = self._handler.find(shard)
-            meta = entry.meta
-            if meta is None:
-                raise UnknownTopicError(name)
-            info, problem = self._bounds(entry)
-            partitions.append(
-                PartitionDescription(
-                    info=info,
-                    leader=meta.leader,
-                    leader_epoch=meta.leader_epoch,
-                    replicas=meta.replicas,
-                    segments=len(entry.segments),
-                    problem=problem,
-                )
-            )
-        return TopicDescription(topic, tuple(partitions))
-
-    def _bounds(self, entry: ShardEntry) -> tuple[ShardInfo, str]:
-        """Return where a shard begins and ends, or why that is not known."""
-        try:
-            return self._handler.stable_info(entry.name), ""
-        except (NotLeaderError, ShardLostError, DeadlineError) as error:
-            zero = Offset(0)
-            return ShardInfo(entry.id, zero, zero, zero, 0), str(error)
+        return describe(self._handler, topic, self._routes.find(name, namespace).shards)
 
     def _check(self, name: object, partitions: object, config: TopicConfig) -> None:
         if not isinstance(name, str) or not 0 < len(name) <= NAME_SIZE_MAX:

@@ -41,11 +41,11 @@ class TopicOffsets:
                 group, shard, offset, namespace=namespace, enable_cache=enable_cache
             )
             if not self._routes.has_topic(shard.topic):
-                self.manager.forget_topic(shard.topic)
+                self.manager.remove_topic(shard.topic)
             return
         commits = self._by_shard(offsets, namespace, topic_ids)
         self.manager.commit_offsets(group, commits, namespace=namespace, enable_cache=enable_cache)
-        self._forget_deleted(commits)
+        self._remove_deleted_topics(commits)
 
     def reset_offsets(
         self,
@@ -57,7 +57,7 @@ class TopicOffsets:
         """Set offsets, also backwards, so that no commit made before can undo it."""
         commits = self._by_shard(offsets, namespace)
         self.manager.reset_offsets(group, commits, namespace=namespace)
-        self._forget_deleted(commits)
+        self._remove_deleted_topics(commits)
 
     def get_offset_by_group(
         self, group: str, topics: Sequence[str] | None = None, *, namespace: str = DEFAULT_NAMESPACE
@@ -76,12 +76,12 @@ class TopicOffsets:
                     by_partition[topic, partition] = Offset(known.offset)
         return by_partition
 
-    def _forget_deleted(self, shards: Iterable[ShardId]) -> None:
+    def _remove_deleted_topics(self, shards: Iterable[ShardId]) -> None:
         """Remove offsets of topics that were deleted during the commit. A deletion after the commit
         removes them itself."""
         for topic_id in {shard.topic for shard in shards}:
             if not self._routes.has_topic(topic_id):
-                self.manager.forget_topic(topic_id)
+                self.manager.remove_topic(topic_id)
 
     def _by_shard(
         self,

@@ -275,6 +275,6 @@ class MemoryShard(MemoryReplicaStore):
         until = end if stable is None else min(end, stable)
         compaction = CompactionPass(CompactionRules.of(self.config, now_ms), until)
         for record in self._records.scan(self._records.earliest, end):
-            if is_live(record, now_ms) and not compaction.take(record):
+            if is_live(record, now_ms) and not compaction.add_record(record):
                 break
         return compaction.finish()

@@ -138,7 +138,7 @@ class ShardRouting:
             if entry is not None:
                 with self.cache.lock:
                     entry.is_open = False
-                    entry.forget_derived()
+                    entry.clear_derived()
             engine.delete_shard(shard)
 
     def list_shard(self, storage_type: str, topic_id: str | None = None) -> list[ShardId]:

@@ -192,7 +192,7 @@ class ShardEntry:
         """The segment that takes writes, or last did."""
         return self.segments[-1] if self.segments else None
 
-    def forget_derived(self) -> None:
+    def clear_derived(self) -> None:
         self.writer = self.reader = None
 
 
@@ -252,7 +252,7 @@ class StorageCacheManager:
             return
         with self.lock:
             entry.replica = replica
-            entry.forget_derived()
+            entry.clear_derived()
         for notify in entry.appended:
             notify()  # who waits for records here looks again
         self._waiters.wake()
@@ -328,7 +328,7 @@ class StorageCacheManager:
             in_sync=in_sync,
             status=intern(shard.status),
         )
-        entry.forget_derived()
+        entry.clear_derived()
         if has_moved:
             # Writes to another node do not wake a waiter here: it must look again by itself.
             for wake in entry.appended:
@@ -340,7 +340,7 @@ class StorageCacheManager:
             return
         entry.meta = None
         entry.segments = ()
-        entry.forget_derived()
+        entry.clear_derived()
         # Who waits for records learns by looking that there will be none.
         for wake in entry.appended:
             wake()
@@ -410,4 +410,4 @@ def _set_segments(entry: ShardEntry, segments: list[Segment]) -> None:
         for item in entry.segments
         if allowed(item.status).read is not Answer.YES
     )
-    entry.forget_derived()
+    entry.clear_derived()

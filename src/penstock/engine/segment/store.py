@@ -24,13 +24,13 @@ from penstock.engine.segment.control.shard_gc import ShardPurge
 from penstock.engine.segment.control.shard_lifecycle import ShardLives
 from penstock.engine.segment.dispatch.changed_shards import ChangedShards
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
-from penstock.engine.segment.dispatch.worker import Dispatcher, ReadingDispatcher
 from penstock.engine.segment.index.batch_key_shards import BatchShards
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.open import open_parts
 from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.queue.shard_table import ShardTable
 from penstock.engine.segment.read.batch_validation import check_batch
 from penstock.engine.segment.read.kafka_batches import KafkaBatches
 from penstock.engine.segment.read.key_reader import Query, ReadableShard, ShardReader
@@ -64,8 +64,10 @@ if TYPE_CHECKING:
     from penstock.engine.segment.read.arrow import AnyRows
 
 
-class SegmentStore(StoreReads):
+class SegmentStore(StoreReads[ShardLog]):
     """One open store directory. Use `open`."""
+
+    _table: ShardTable
 
     def __init__(self, parts: StoreParts) -> None:
         super().__init__(
@@ -416,10 +418,6 @@ class SegmentStore(StoreReads):
         return end
 
     # Upkeep
-
-    def register(self, dispatcher: Dispatcher | ReadingDispatcher) -> None:
-        """Hand every committed record to `dispatcher`, from where it stopped the last time."""
-        self.dispatch.register(dispatcher)
 
     def flush(self, *, publish: bool = False) -> None:
         """Put everything appended so far on the device; `publish`: show it to readers outside."""

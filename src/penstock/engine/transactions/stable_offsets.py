@@ -105,7 +105,7 @@ class StableOffsets:
         with self._lock:
             self._open.pop(shard, None)
 
-    def note_first(self, shard: str, producer_id: int, first_offset: int) -> None:
+    def set_first_offset(self, shard: str, producer_id: int, first_offset: int) -> None:
         """The first record of a transaction is here, not at its bound."""
         with self._lock:
             held = self._open.get(shard, {}).get(producer_id)
@@ -147,7 +147,7 @@ class StableOffsets:
             for entry in ranges:
                 self._add_aborted(entry)
 
-    def forget_aborted(self, shard: str, earliest: int | None) -> list[AbortedRange]:
+    def remove_aborted(self, shard: str, earliest: int | None) -> list[AbortedRange]:
         """Take the ranges of a shard whose records are gone (None: all of them) out."""
         with self._lock:
             ranges = self._aborted.get(shard, [])

@@ -41,9 +41,6 @@ class NamedView:
         """Return a shard as the store itself names it."""
         return self._place.stored(shard)
 
-    def shown(self, shard: ShardId) -> ShardId:
-        return self._place.shown(shard)
-
     def bounds(self, shard: ShardId) -> Bounds:
         """Return where a shard begins and ends; it ends before the oldest open transaction."""
         stored = self._place.stored(shard)

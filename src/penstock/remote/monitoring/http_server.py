@@ -208,7 +208,7 @@ class MonitoringServer:
             page.want(connection.number)
 
     def _reply(self, connection: _Connection, data: bytes) -> None:
-        self._forget_page(connection)
+        self._drop_page(connection)
         connection.outgoing = memoryview(data)
         try:
             self._selector.modify(connection.socket, selectors.EVENT_WRITE, connection)
@@ -228,20 +228,20 @@ class MonitoringServer:
     def _drop(self, connection: _Connection) -> None:
         if self._connections.pop(connection.number, None) is None:
             return
-        self._forget_page(connection)
+        self._drop_page(connection)
         with suppress(KeyError, ValueError):
             self._selector.unregister(connection.socket)
         connection.socket.close()
         if len(self._spare) < _SPARE:
             self._keep_spare()
 
-    def _forget_page(self, connection: _Connection) -> None:
+    def _drop_page(self, connection: _Connection) -> None:
         if connection.page is not None:
-            connection.page.forget(connection.number)
+            connection.page.remove_request(connection.number)
             connection.page = None
 
     def _answer_ready(self) -> None:
-        for page, numbers, data in self._pages.take_ready():
+        for page, numbers, data in self._pages.pop_ready():
             for number in numbers:
                 connection = self._connections.get(number)
                 if connection is not None and connection.page is page:

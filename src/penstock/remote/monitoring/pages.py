@@ -66,8 +66,8 @@ class Page:
             self._wanted.append(number)
             self._wants.notify()
 
-    def forget(self, number: int) -> None:
-        """That connection has its answer, or is gone."""
+    def remove_request(self, number: int) -> None:
+        """Drop the request of a connection that has its answer, or is gone."""
         with self._wants:
             if number in self._wanted:
                 self._wanted.remove(number)
@@ -152,7 +152,7 @@ class Pages:
             return answer(404, "text/plain", f"there are {_PATHS}\n".encode())
         return page
 
-    def take_ready(self) -> Iterator[tuple[Page, list[int], bytes]]:
+    def pop_ready(self) -> Iterator[tuple[Page, list[int], bytes]]:
         while self._finished:
             yield self._finished.popleft()
 

@@ -21,12 +21,7 @@ class CallThreads(ThreadPoolExecutor):
         self.name: Final = name
         self._counting: Final = threading.Lock()
         self._waiting = 0
-        self._running = 0
         self._waiting_since = 0.0
-
-    @property
-    def running(self) -> int:
-        return self._running
 
     def waiting(self) -> tuple[int, float]:
         """Return how many calls have no thread, and for how many seconds there have been such."""
@@ -44,12 +39,7 @@ class CallThreads(ThreadPoolExecutor):
         def run() -> T:
             with self._counting:
                 self._waiting -= 1
-                self._running += 1
-            try:
-                return fn(*args, **kwargs)
-            finally:
-                with self._counting:
-                    self._running -= 1
+            return fn(*args, **kwargs)
 
         try:
             return super().submit(run)

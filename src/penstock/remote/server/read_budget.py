@@ -45,7 +45,7 @@ class ReadBudget:
     def used(self) -> int:
         return self._used
 
-    def take(self, size: int) -> Share:
+    def reserve(self, size: int) -> Share:
         """Return a share of `size` bytes, which waits for others to end. One that is larger than
         the whole budget is taken when no other is held."""
         with self._changed:
@@ -54,7 +54,7 @@ class ReadBudget:
             self._used += size
         return Share(self, size)
 
-    def take_or_call(self, size: int, wake: Callable[[], None]) -> Share | None:
+    def reserve_or_call(self, size: int, wake: Callable[[], None]) -> Share | None:
         """Return a share, or None when there is no room: `wake` is called, once, when another share
         was given back. For a caller that must not wait in its thread."""
         with self._changed:
@@ -113,7 +113,7 @@ class Share:
         self._size = size
         self._is_held = True
 
-    def settle(self, size: int) -> None:
+    def resize(self, size: int) -> None:
         """Keep what a reply of `size` bytes takes, in place of what was taken for it."""
         with self._lock:
             if self._is_held:
@@ -156,7 +156,7 @@ class ReadLimits:
         self._holds_batches: Final = holds_batches
 
     def share(self, namespace: str, topic: str, max_size: int) -> Share:
-        return self.budget.take(self.size_of(namespace, topic, max_size))
+        return self.budget.reserve(self.size_of(namespace, topic, max_size))
 
     def size_of(self, namespace: str, topic: str, max_size: int) -> int:
         """Return what a read takes before it begins."""
@@ -168,7 +168,7 @@ def with_share(share: Share, read: Callable[[], M]) -> M:
     """Return a reply, and hold its share until the call has ended."""
     try:
         reply = read()
-        share.settle(reply.ByteSize())
+        share.resize(reply.ByteSize())
     except BaseException:
         share.release()
         raise

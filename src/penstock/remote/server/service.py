@@ -142,7 +142,7 @@ class StorageService:
                 with share:
                     page = self._read(request)
                     if page.records:
-                        share.settle(page.ByteSize())
+                        share.resize(page.ByteSize())
                         request.offset = page.records[-1].offset + 1
                         yield page
                 if page.records:
@@ -167,7 +167,7 @@ class StorageService:
         name, budget = request.name, self._reading.budget
         size = self._reading.size_of(name.namespace, name.topic, request.max_size)
         deadline = time.monotonic() + budget.wait_s
-        while (share := budget.take_or_call(size, wakeup.set)) is None:
+        while (share := budget.reserve_or_call(size, wakeup.set)) is None:
             left = deadline - time.monotonic()
             if left <= 0 or self._stopping.is_set():
                 raise budget.give_up(wakeup.set)

@@ -215,7 +215,7 @@ def _build(
         own = meta.cluster_id
         topics = _new_topics(tier, meta, is_again=is_again)
         owned = replace(tier.config, owner=own)
-        shards = _take_over(tier, owned, topics)
+        shards = _acquire_shards(tier, owned, topics)
         _create_shards(path, settings, topics, shards)
         for topic in topics:
             if meta.get_topic_by_id(topic.topic_id) is None:
@@ -277,7 +277,7 @@ def _new_topics(
     return topics
 
 
-def _take_over(
+def _acquire_shards(
     tier: _Tier, config: TierConfig, topics: list[CatalogueTopic]
 ) -> list[RestoredShard]:
     """Fence every other owner off, then see where each shard ends: nothing is added any more."""

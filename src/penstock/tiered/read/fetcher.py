@@ -282,7 +282,7 @@ class Fetcher:
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
         self.reads.close()
-        self._spare.take_all()
+        self._spare.pop_all()
         if self._disk is not None:
             self._disk.close()
 

@@ -32,7 +32,7 @@ class SpareBuffers:
         self._lock: Final = threading.Lock()
         self._buffers: list[bytearray] = []
 
-    def take_all(self) -> list[bytearray]:
+    def pop_all(self) -> list[bytearray]:
         with self._lock:
             spare, self._buffers = self._buffers, []
             return spare
@@ -49,7 +49,7 @@ class PartBuffers:
         self._count: Final = count
         self._spare: Final = spare or SpareBuffers(0)
         self._changed: Final = threading.Condition()
-        self._free: list[bytearray] = self._spare.take_all()[:count]
+        self._free: list[bytearray] = self._spare.pop_all()[:count]
         self._done = 0
         self._made = len(self._free)
         self.closed = False

@@ -87,7 +87,7 @@ class GroupScript:
         return len(self._names) - 1
 
     def _collect(self) -> Iterator[str]:
-        for ticket, answer in self.machine.take_answers():
+        for ticket, answer in self.machine.drain_answers():
             yield f"{self._names[ticket]} ◀ {_describe(answer)}"
 
     def _show(self) -> Iterator[str]:

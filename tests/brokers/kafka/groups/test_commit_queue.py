@@ -162,7 +162,7 @@ def test_a_commit_of_a_kafka_client_is_in_the_meta_service_when_it_is_answered(
         for offset in (5, 9, 3):
             assert commit(server, offset) is ErrorCode.none
             assert saved(server) == offset
-        assert server.node.offset_manager.pending_count == 0
+        assert server.node.offset_manager.cache.pending_count == 0
 
 
 def test_the_cache_can_be_chosen_for_kafka_clients(data_path: Path) -> None:
@@ -170,4 +170,4 @@ def test_the_cache_can_be_chosen_for_kafka_clients(data_path: Path) -> None:
         server.node.admin.create_topic_full("orders", 1, {})
         assert commit(server, 5) is ErrorCode.none
         assert saved(server) is None
-        assert server.node.offset_manager.pending_count == 1
+        assert server.node.offset_manager.cache.pending_count == 1

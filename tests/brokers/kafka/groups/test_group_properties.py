@@ -102,7 +102,7 @@ class Play:
         self.now_ms = until_ms
 
     def collect(self) -> None:
-        for ticket, response in self.machine.take_answers():
+        for ticket, response in self.machine.drain_answers():
             client = self.waiting.pop(ticket)  # KeyError: answered twice
             if isinstance(response, Joined) and response.error in {
                 GroupCode.none,

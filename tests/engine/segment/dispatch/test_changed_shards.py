@@ -88,7 +88,7 @@ def test_a_shard_that_was_cut_and_ends_where_it_did_is_looked_at_again() -> None
     create(rig.store)
     fill(rig.store, ORDERS, 5)
     seen = _Seen()
-    rig.store.register(seen)
+    rig.store.dispatch.register(seen)
     for _ in range(2):  # the first look is at all shards
         rig.store.dispatch.run_once()
     rig.store.truncate(ORDERS, 2)
@@ -111,7 +111,7 @@ def test_whatever_happens_to_shards_a_dispatcher_gets_what_they_hold(
     for shard in shards:
         create(store, shard)
     seen = _Seen()
-    store.register(seen)
+    store.dispatch.register(seen)
     number = 0
     for _ in range(60):
         shard = dice.choice(shards)
@@ -148,7 +148,7 @@ def test_a_dispatcher_that_registers_late_gets_what_replaced_cut_records(
     rig = Rig(QUIET)
     create(rig.store)
     fill(rig.store, ORDERS, 5)
-    rig.store.register(_Seen())
+    rig.store.dispatch.register(_Seen())
     rig.store.dispatch.run_once()
     rig.restart()
     if how == "truncate":
@@ -160,7 +160,7 @@ def test_a_dispatcher_that_registers_late_gets_what_replaced_cut_records(
     if restarted:
         rig.kill()
     seen = _Seen()
-    rig.store.register(seen)
+    rig.store.dispatch.register(seen)
     rig.store.dispatch.run_once()
     held = {(ORDERS, each.offset): each.value for each in everything(rig.store, ORDERS)}
     kept = 1 if how == "truncate" else 0
@@ -172,15 +172,15 @@ def test_a_shard_made_again_before_its_deletion_was_told_is_handed_over_from_its
     rig = Rig(QUIET)
     create(rig.store)
     fill(rig.store, ORDERS, 3)
-    rig.store.register(_Seen())
+    rig.store.dispatch.register(_Seen())
     rig.store.dispatch.run_once()
-    rig.restart().register(_Seen())
+    rig.restart().dispatch.register(_Seen())
     rig.store._lives.delete(ORDERS)
     create(rig.store)
     fill(rig.store, ORDERS, 4, first=100)
     rig.kill()
     seen = _Seen()
-    rig.store.register(seen)
+    rig.store.dispatch.register(seen)
     rig.store.dispatch.run_once()
     assert sorted(offset for _, offset in seen.values) == [0, 1, 2, 3]
 
@@ -189,8 +189,8 @@ def test_a_dispatcher_that_fails_keeps_what_moved_while_others_go_on() -> None:
     rig = Rig(QUIET)
     create(rig.store)
     failing, seen = _Failing(), _Seen()
-    rig.store.register(failing)
-    rig.store.register(seen)
+    rig.store.dispatch.register(failing)
+    rig.store.dispatch.register(seen)
     rig.store.dispatch.run_once()
     for first in range(0, 9, 3):
         fill(rig.store, ORDERS, 3, first=first)

@@ -36,7 +36,7 @@ def test_dispatchers_do_not_wait_for_their_next_look(
     collector = Collector()
     with SegmentStore.open(str(tmp_path / "s"), SegmentSettings(sizes=SIZES)) as store:
         create(store, flush=flush)
-        store.register(collector)
+        store.dispatch.register(collector)
         for number in range(3):
             store.append(ORDERS, record(number))
             assert collector.called.acquire(timeout=20), "nobody woke the dispatcher"
@@ -53,7 +53,7 @@ def test_dispatchers_pass_long_deleted_ranges() -> None:
     fill(rig.store, ORDERS, 700)
     rig.store.delete_offsets(ORDERS, range(1, 699))
     collector = Collector()
-    rig.store.register(collector)
+    rig.store.dispatch.register(collector)
     rig.store.run_upkeep()
     assert collector.offsets == [0, 699]
 
@@ -67,7 +67,7 @@ def test_records_that_replace_cut_ones_are_dispatched_after_a_crash(
     rig = Rig(QUIET)
     create(rig.store, kind=kind)
     fill(rig.store, ORDERS, 40)
-    rig.store.register(Collector())
+    rig.store.dispatch.register(Collector())
     rig.store.run_upkeep()
     rig.clock.advance(2)
     rig.store.run_upkeep()
@@ -79,7 +79,7 @@ def test_records_that_replace_cut_ones_are_dispatched_after_a_crash(
     fill(rig.store, ORDERS, 50, first=100)
     store = rig.kill()
     collector = Collector()
-    store.register(collector)
+    store.dispatch.register(collector)
     store.run_upkeep()
     assert collector.offsets == list(range(50))
     for number in range(5):

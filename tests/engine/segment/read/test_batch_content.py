@@ -112,7 +112,7 @@ class Collector:
 
 def test_dispatchers_pass_over_an_opaque_batch(mixed: Rig) -> None:
     collector = Collector()
-    mixed.store.register(collector)
+    mixed.store.dispatch.register(collector)
     mixed.store.run_upkeep()
     assert collector.seen == VALUES
     assert is_unhurt(mixed.store)

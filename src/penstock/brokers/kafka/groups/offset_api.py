@@ -80,7 +80,7 @@ class OffsetApi:
             # and removes what was just committed.
             for topic_id in {shard.topic for shard in commits}:
                 if topic_id not in broker.drivers.storage_cache.topics:
-                    await broker.run_blocking(partial(broker.offsets.forget_topic, topic_id))
+                    await broker.run_blocking(partial(broker.offsets.remove_topic, topic_id))
         except StoreError as error:
             return commit_code_of(error)
         return ErrorCode.none

@@ -93,7 +93,7 @@ class TransactionIndex:
 
     def finish_write(self, shard: str, producer_id: int, first_offset: int | None) -> None:
         if first_offset is not None:
-            self._limits.note_first(shard, producer_id, first_offset)
+            self._limits.set_first_offset(shard, producer_id, first_offset)
         with self._lock:
             left = self._writing[producer_id] - 1
             if left:

@@ -104,7 +104,7 @@ class TransactionMaintenance:
                 earliest: int | None = info.earliest
             except UnknownShardError:
                 earliest = None
-            ranges = self._limits.forget_aborted(shard, earliest)
+            ranges = self._limits.remove_aborted(shard, earliest)
             for start in range(0, len(ranges), _COMMAND_ITEMS_MAX):
                 await self._change(ForgetAborted(tuple(ranges[start : start + _COMMAND_ITEMS_MAX])))
 

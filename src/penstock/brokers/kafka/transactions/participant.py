@@ -204,7 +204,7 @@ class TransactionParticipant:
         )
         for topic_id in {shard.topic for shard in commits}:
             if topic_id not in broker.drivers.storage_cache.topics:
-                broker.offsets.forget_topic(topic_id)
+                broker.offsets.remove_topic(topic_id)
 
     # What was ended without this process
 

@@ -6,8 +6,10 @@ from itertools import pairwise
 from operator import add, sub
 from typing import Final
 
+from penstock.codec.codes import FIELD_KEY, FIELD_STORED, FIELD_VALUE
 from penstock.codec.interface import Columns
 from penstock.engine.compaction import CompactionPass, CompactionRules, KeyedRows, Removal
+from penstock.engine.segment.read.key_reader import Query
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.errors import UnreadableContentError
@@ -15,6 +17,7 @@ from penstock.record import ShardId
 
 _RECORDS_PER_PAGE: Final = 4096
 _SIZE_PER_PAGE: Final = 64 << 20
+_FIELDS: Final = FIELD_KEY | FIELD_VALUE | FIELD_STORED
 
 
 def find_removable(
@@ -33,10 +36,10 @@ def find_removable(
         end = min(end, until)
     compaction = CompactionPass(rules, end, aborted)
     while offset < end:
+        offset = max(offset, int(store.bounds(shard).earliest))
+        query = Query(offset, end, _RECORDS_PER_PAGE, _SIZE_PER_PAGE)
         try:
-            columns, after = store.read_columns(
-                shard, offset, until=end, max_records=_RECORDS_PER_PAGE, max_size=_SIZE_PER_PAGE
-            )
+            columns, after = store.read_columns(shard, query, _FIELDS)
         except UnreadableContentError as error:
             offset = error.next_offset  # it has no keys: it replaces nothing, and stays
             continue
@@ -59,9 +62,9 @@ def _add_page(compaction: CompactionPass, columns: Columns) -> bool:
     everything = (1 << len(offsets)) - 1
     if int.from_bytes(has_key, "little") == int.from_bytes(has_value, "little") == everything:
         sizes = list(map(add, value_sizes, map(len, keys)))
-        return compaction.take_rows(KeyedRows(offsets, keys, sizes, stored_ms))
+        return compaction.add_rows(KeyedRows(offsets, keys, sizes, stored_ms))
     return all(
-        compaction.take_row(
+        compaction.add_row(
             offset,
             keys[n] if has_key[n >> 3] >> (n & 7) & 1 else None,
             value_sizes[n] if has_value[n >> 3] >> (n & 7) & 1 else None,

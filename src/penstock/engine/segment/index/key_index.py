@@ -221,7 +221,7 @@ class KeyIndex:
             self.names.append(newest.name)
         # Entries are written in order. Slots are hit at random: their pages may be large.
         slots_end = INDEX_HEADER.size + 4 * self._sizes.index_slots
-        newest.mapping.set_readahead(slots_end, self._sizes.index_file_size, wanted=False)
+        newest.mapping.set_readahead(slots_end, self._sizes.index_file_size, enabled=False)
         appender.attach_index(
             newest.mapping.buffer, self._sizes.index_slots, self._sizes.index_entries_max
         )

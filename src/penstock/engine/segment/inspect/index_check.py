@@ -144,7 +144,7 @@ class IndexCheck:
 
     # While the log is read
 
-    def take(self, entries: bytes) -> None:
+    def check_entries(self, entries: bytes) -> None:
         """Compare entries that the log calls for, in order, with those of the files."""
         entries = self._below_limit(entries)
         start = 0
@@ -279,7 +279,7 @@ class IndexCheck:
         if self._snapshot.is_own or self._snapshot.has_properties:
             self._findings.add(path, 0, f"the file has {size} bytes, expected {expected}")
         else:
-            self._findings.note(
+            self._findings.add_note(
                 f"{path}: {size} bytes; without store.properties the numbers of its slots and "
                 "entries are not known"
             )
@@ -288,7 +288,7 @@ class IndexCheck:
     def _check_file(self, path: str, data: memoryview, *, newest: bool) -> None:
         """Check the header, slots and chains of one file."""
         if newest and self._snapshot.unclosed:
-            self._findings.note(f"{path}: slots and chains, while the store is in use")
+            self._findings.add_note(f"{path}: slots and chains, while the store is in use")
             return
         count = max(1, INDEX_HEADER.unpack_from(data)[-1])
         if count > self._snapshot.sizes.index_entries_max:

@@ -65,7 +65,7 @@ class _DerivedIndex:
         self._files.append(file)
         self._appender.attach_index(file, _SLOTS, _ENTRIES_MAX)
 
-    def take(self) -> bytes:
+    def drain(self) -> bytes:
         """Return the entries since the last call."""
         parts = []
         while self._files:
@@ -173,12 +173,12 @@ class LogCheck:
             position, handle = specials[-1]
             raw = core.decode_raw(buffer, base, position, True)
             assert isinstance(raw, RawRecord), "the replay has just read it"
-            self._queues.take(self._appender)
+            self._queues.check_derived(self._appender)
             self._queues.cut(self._appender, handle, raw.queue_offset)
         if status == REPLAY_NO_INDEX_ROOM:
             self._derived.add()
-        self._queues.take(self._appender)
-        self._index.take(self._derived.take())
+        self._queues.check_derived(self._appender)
+        self._index.check_entries(self._derived.drain())
         return after, status, damage
 
     def _after_damage(self, buffer: memoryview, base: int, damage: Damage, file_end: int) -> int:
@@ -206,7 +206,7 @@ class LogCheck:
 
     def _check_rest(self, end: int) -> None:
         """After the end there is nothing but zeros, unless a crash or a writer put it there."""
-        if not (self._closed and self._own) or self._findings.found:
+        if not (self._closed and self._own) or self._findings.entries:
             return
         for base in self._files.bases:
             if base + self._files.file_size <= end:

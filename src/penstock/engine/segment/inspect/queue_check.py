@@ -85,7 +85,7 @@ class _Derived:
             self.runs[-1].end = min(self.runs[-1].end, offset)
         self.times = {block: ms for block, ms in self.times.items() if block < offset // TIME_BLOCK}
 
-    def note(self, offset: int, end: int, expected: bytes, *, lost: bool) -> None:
+    def add_run(self, offset: int, end: int, expected: bytes, *, lost: bool) -> None:
         last = self.runs[-1] if self.runs else None
         if last is not None and last.end == offset and last.lost == lost:
             last.end = end
@@ -104,7 +104,7 @@ class QueueCheck:
 
     # While the log is read
 
-    def take(self, appender: Appender) -> None:
+    def check_derived(self, appender: Appender) -> None:
         """Compare the units that the appender derived since the last call, and drop them."""
         for handle in appender.dirty_queues():
             queue = self._queue(appender, handle)
@@ -203,14 +203,14 @@ class QueueCheck:
             if expected == PRE_BLANK:
                 self._report_hole(queue, log, offset, unit)
             elif expected != unit and not self._ext.means(log.shard, expected, unit):
-                queue.note(offset, offset + 1, expected, lost=False)
+                queue.add_run(offset, offset + 1, expected, lost=False)
 
     def _report_hole(self, queue: _Derived, log: ReadOnlyShard, offset: int, unit: bytes) -> None:
         """The log jumps over an offset: its record is damaged, or was never there."""
         if log.state.is_deleted(offset):
             return
         lost = unit == PRE_BLANK or _position(unit) in self._damaged
-        queue.note(offset, offset + 1, PRE_BLANK, lost=lost)
+        queue.add_run(offset, offset + 1, PRE_BLANK, lost=lost)
 
     def _check_batches(self, queue: _Derived, first: int, data: bytes) -> None:
         units = list(BATCH_UNIT.iter_unpack(data))
@@ -243,7 +243,7 @@ class QueueCheck:
             actual = self._read(log, unit, 1) if inside else b""
             if actual is not None and actual != expected:
                 offset = units[number][_BASE_OFFSET]
-                queue.note(offset, offset + units[number][_COUNT], expected, lost=False)
+                queue.add_run(offset, offset + units[number][_COUNT], expected, lost=False)
 
     def _find_shift(
         self, queue: _Derived, log: ReadOnlyShard, base: int, first: int, number: int
@@ -286,7 +286,7 @@ class QueueCheck:
         for shard, log in self._snapshot.shards.items():
             self._findings.checked.shards += 1
             if shard.topic.startswith(_MULTI_DISPATCH):
-                self._findings.note(f"{shard.topic}: queues of multi-dispatched records")
+                self._findings.add_note(f"{shard.topic}: queues of multi-dispatched records")
                 continue
             derived = seen.get(shard)
             if derived is None:

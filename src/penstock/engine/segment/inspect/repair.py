@@ -87,7 +87,7 @@ def repair(
         check_is_store(disk, paths)
         lock = lock_store(disk, paths, settings, exists=True, check=False)
         try:
-            snapshot, _ = SnapshotSource(path, settings, disk, clock).take_anyway()
+            snapshot, _ = SnapshotSource(path, settings, disk, clock).capture_damaged()
             plan = plan_repair(snapshot)
             report = _report(paths, plan, applied=apply)
             if apply and plan.steps:

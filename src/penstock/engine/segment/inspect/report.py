@@ -110,7 +110,7 @@ class Findings:
     ) -> None:
         """`shard_of` says whose a file is, where it is one shard's."""
         self.checked: Final = Checked()
-        self.found: Final[list[Finding]] = []
+        self.entries: Final[list[Finding]] = []
         self.left_out = 0
         self.lost: Final[list[LostRange]] = []
         self.notes: Final[list[str]] = []
@@ -124,26 +124,26 @@ class Findings:
         if (path, position) in self._places:
             return
         self._places[path, position] = shard or self._shard_of(path)
-        if len(self.found) < FINDINGS_MAX:
-            self.found.append(Finding(path, position, reason))
+        if len(self.entries) < FINDINGS_MAX:
+            self.entries.append(Finding(path, position, reason))
         else:
             self.left_out += 1
 
     def keep(self, places: set[tuple[str, int]]) -> None:
         """Forget findings that are not at one of `places`."""
-        self.found[:] = [
-            finding for finding in self.found if (finding.path, finding.position) in places
+        self.entries[:] = [
+            finding for finding in self.entries if (finding.path, finding.position) in places
         ]
-        if not self.found:
+        if not self.entries:
             self.left_out = 0
 
     def leave_out(self, shards: set[ShardId]) -> None:
         """Forget findings about these shards, which a writer changed meanwhile."""
-        places = {(finding.path, finding.position) for finding in self.found}
+        places = {(finding.path, finding.position) for finding in self.entries}
         hasty = {place for place in places if self._places[place] in shards}
         for shard in {self._places[place] for place in hasty}:
             assert shard is not None
-            self.note(f"{shard.name}: a writer cut or deleted it while it was checked")
+            self.add_note(f"{shard.name}: a writer cut or deleted it while it was checked")
         self.keep(places - hasty)
 
     def add_error(self, path: str, error: StoreError) -> None:
@@ -161,7 +161,7 @@ class Findings:
         else:
             self.lost.append(LostRange(shard, first, end))
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 

@@ -102,7 +102,7 @@ class StateCheck:
                     break
                 offset = page.next_offset
         except RequestError as error:
-            self._findings.note(f"{companion.shard.name}: {error}")
+            self._findings.add_note(f"{companion.shard.name}: {error}")
         except CorruptionError as error:
             self._findings.add_error(companion.units.directory, error)
 
@@ -211,7 +211,7 @@ class StateCheck:
         if known is None or not self._closed:
             why = "RocketMQ" if point is None else "a store that was not closed"
             names = ", ".join(small_files(disk, paths))
-            self._findings.note(f"{names}: values that are possible; {why} keeps no checksums")
+            self._findings.add_note(f"{names}: values that are possible; {why} keeps no checksums")
             return
         checksums = sums_of_small_files(disk, paths)
         for name, checksum in known.items():

@@ -48,24 +48,24 @@ def verify(
     clock = clock or SystemClock()
     started = clock.monotonic()
     source = SnapshotSource(path, settings or SegmentSettings(), disk or LocalDisk(), clock)
-    snapshot, problems = source.take_anyway()
+    snapshot, problems = source.capture_damaged()
     findings = _check(snapshot, problems, progress)
     for left in range(_CONFIRMATIONS, -1, -1):
-        if not (findings.found and snapshot.unclosed):
+        if not (findings.entries and snapshot.unclosed):
             break
         # A writer may have been in the midst of changing what was looked at. Damage stays.
         if isinstance(clock, SystemClock):
             clock.wait(threading.Event(), _PUBLISH_S)
-        before, (snapshot, problems) = snapshot, source.take_anyway()
+        before, (snapshot, problems) = snapshot, source.capture_damaged()
         findings.leave_out(changed_shards(before, snapshot))
-        if findings.found and left:
-            places = {(finding.path, finding.position) for finding in findings.found}
+        if findings.entries and left:
+            places = {(finding.path, finding.position) for finding in findings.entries}
             findings = _check(snapshot, problems, progress)
             findings.keep(places)
     return VerifyReport(
         path=snapshot.paths.root,
         checked=findings.checked,
-        findings=findings.found,
+        findings=findings.entries,
         findings_left_out=findings.left_out,
         lost=findings.lost,
         notes=findings.notes,
@@ -99,14 +99,14 @@ def _report_unchecked(snapshot: Snapshot, findings: Findings) -> None:
     """Say which bytes of RocketMQ's files nothing vouches for."""
     paths = snapshot.paths
     if not snapshot.files.strict:
-        findings.note(
+        findings.add_note(
             f"{paths.commit_log}: of records without a checksum of their own, fields that neither "
             "queue nor index repeats (flags, hosts, producer's time, properties)"
         )
     if not snapshot.is_own:
-        findings.note(f"{paths.consume_queue}: what follows the last unit of a queue")
+        findings.add_note(f"{paths.consume_queue}: what follows the last unit of a queue")
     if snapshot.disk.exists(f"{paths.root}/consumequeue_ext"):
-        findings.note(f"{paths.root}/consumequeue_ext: filter bitmaps, which have no checksum")
+        findings.add_note(f"{paths.root}/consumequeue_ext: filter bitmaps, which have no checksum")
 
 
 def _add_lost(snapshot: Snapshot, findings: Findings) -> None:

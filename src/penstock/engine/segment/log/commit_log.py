@@ -123,7 +123,7 @@ class CommitLog:
         self._attach(self.files.buffer(base, writable=True), base, end)
 
     def _attach(self, buffer: memoryview, base: int, end: int) -> None:
-        self.files.set_readahead(end, base + self.files.file_size, wanted=False)
+        self.files.set_readahead(end, base + self.files.file_size, enabled=False)
         self.appender.attach_log(buffer, base, end)
         descriptor = self.files.descriptor(base)
         if descriptor is not None:
@@ -143,7 +143,7 @@ class CommitLog:
         with disk_errors(self.files.path_of(base)):
             buffer = self.files.buffer(base, writable=True)
         self.appender.finish_log()
-        self.files.set_readahead(self._filled, base, wanted=True)
+        self.files.set_readahead(self._filled, base, enabled=True)
         self._filled = base
         self._attach(buffer, base, base)
         self._current = base
@@ -179,7 +179,7 @@ class CommitLog:
         start = max(self._prefaulted, end)
         stop = min(end + self._settings.prefault_size, self.files.stop)
         if end - self.durable >= _LARGE_PAGES_FROM:
-            self.files.set_readahead(start, stop, wanted=True)
+            self.files.set_readahead(start, stop, enabled=True)
         while start < stop:
             base = self.files.base_of(start)
             until = min(stop, base + self.files.file_size)
@@ -188,7 +188,7 @@ class CommitLog:
             start = until
         self._prefaulted = max(self._prefaulted, stop)
         if end - self._filled >= self._settings.prefault_size:
-            self.files.set_readahead(self._filled, end, wanted=True)
+            self.files.set_readahead(self._filled, end, enabled=True)
             self._filled = end
 
     def append(self, operation: Callable[[], int], more_index: Callable[[], None]) -> int:

@@ -282,13 +282,13 @@ class FileSet:
         if not opened.release():
             self._leaving.append(opened)
 
-    def set_readahead(self, start: int, end: int, *, wanted: bool) -> None:
+    def set_readahead(self, start: int, end: int, *, enabled: bool) -> None:
         """See `Mapping.set_readahead`; for what is mapped of the bytes [start, end)."""
         with self._lock:
             for base, opened in self._open.items():
                 first, last = max(start - base, 0), min(end - base, self.file_size)
                 if first < last:
-                    opened.mapping.set_readahead(first, last, wanted=wanted)
+                    opened.mapping.set_readahead(first, last, enabled=enabled)
 
     def zero(self, start: int) -> None:
         """Clear everything from `start` on: the rest of its file, and the files after it."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from heapq import merge
-from itertools import islice
 from typing import Final, Protocol
 
 from penstock.codec.envelope import has_key, names_key
@@ -28,7 +27,6 @@ from penstock.engine.segment.log.log_files import FileSet
 from penstock.engine.segment.queue.lookup import (
     Query,
     ReadableShard,
-    check_limit,
     lost_record,
     queue_name,
 )
@@ -83,21 +81,6 @@ class ShardReader(RawRangeReader):
         """Set when the store has batch shards; without it their keys are found by reading."""
 
     # By key
-
-    def newest_by_key(self, log: ReadableShard, key: bytes) -> StoredRecord | None:
-        return next(self.by_key(log, key), None)
-
-    def query(
-        self, log: ReadableShard, key: bytes, begin_ms: int, end_ms: int | None, limit: int
-    ) -> list[StoredRecord]:
-        """Return the live records of `key` of a span of time, newest first."""
-        check_limit(limit)
-        records = (
-            record
-            for record in self.by_key(log, key)
-            if begin_ms <= record.timestamp_ms and (end_ms is None or record.timestamp_ms <= end_ms)
-        )
-        return list(islice(records, min(limit, SIZE_UNLIMITED)))
 
     def by_key(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Yield the live records of `key`, newest first. A lost record may have had the key: what

@@ -36,13 +36,13 @@ from penstock.platform.clock import Clock
 from penstock.platform.disk import Disk
 from penstock.record import QueueKind, ShardId, StoredRecord
 
-_TAKES_MAX: Final = 3
+_CAPTURES_MAX: Final = 3
 """How often a snapshot is tried while files come and go under it."""
 _SIZE_UNLIMITED: Final = 1 << 62
 
 
 class Snapshot:
-    """Use `SnapshotSource.take`."""
+    """Use `SnapshotSource.capture`."""
 
     def __init__(
         self,
@@ -180,18 +180,18 @@ class SnapshotSource:
         self.sealed: Final = SealedFiles(disk, self.sums)
         check_is_store(disk, self.paths)
 
-    def take(self) -> Snapshot:
+    def capture(self) -> Snapshot:
         """Look at the directory, again when files come and go under the look."""
-        for _ in range(_TAKES_MAX - 1):
+        for _ in range(_CAPTURES_MAX - 1):
             try:
                 return self._read()
             except (FileNotFoundError, CorruptionError):
                 continue
         return self._read()
 
-    def take_anyway(self) -> tuple[Snapshot, list[StoreError]]:
-        """Look at a directory that may be damaged; return what `take` would raise, too."""
-        for _ in range(_TAKES_MAX - 1):
+    def capture_damaged(self) -> tuple[Snapshot, list[StoreError]]:
+        """Look at a directory that may be damaged; return what `capture` would raise, too."""
+        for _ in range(_CAPTURES_MAX - 1):
             try:
                 problems: list[StoreError] = []
                 return self._read(problems), problems
@@ -212,7 +212,7 @@ class SnapshotSource:
             strict=stored.strict,
         )
         copies = point = None
-        for _ in range(_TAKES_MAX):
+        for _ in range(_CAPTURES_MAX):
             first = _first_file(disk, paths)
             copies = point = None  # a writer may just have made its first
             if has_states(disk, paths):
@@ -233,10 +233,6 @@ class SnapshotSource:
             files.take([int(name) for name in names if int(name) % files.file_size == 0])
         known = None if copies is None else copies.newest(files.start)
         return Snapshot(self, sizes, files, known, point)
-
-    def forget(self) -> None:
-        """Believe nothing that was checked before."""
-        self.sealed.forget()
 
 
 def _first_file(disk: Disk, paths: StorePaths) -> str | None:

@@ -24,7 +24,7 @@ from weakref import WeakSet
 from msgspec import Struct
 
 from penstock.api.backend import Backend, TopicPartition
-from penstock.api.group_client import GroupClient, MemberOptions
+from penstock.api.consumer.group_client import GroupClient, MemberOptions
 from penstock.errors import (
     ClosedError,
     GroupFencedError,

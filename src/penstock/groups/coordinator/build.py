@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.coordinator.coordinator import GroupCoordinator
 from penstock.groups.model import Limits
 from penstock.meta import GroupCoordinators, ListenerAnnouncer, MetaClient
 from penstock.platform.clock import Clock

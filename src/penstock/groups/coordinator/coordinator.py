@@ -22,6 +22,14 @@ from uuid import uuid4
 from penstock.errors import StoreError
 from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition
+from penstock.groups.coordinator.pending_requests import (
+    AnswerFuture,
+    Done,
+    PendingGroup,
+    is_assigned_to_others,
+)
+from penstock.groups.coordinator.persistence import GroupKeeper, GroupKey, GroupStateClient
+from penstock.groups.coordinator.timers import GroupTimers, monotonic_ms
 from penstock.groups.model import (
     Caller,
     GroupState,
@@ -32,11 +40,8 @@ from penstock.groups.model import (
     Synced,
     Ticket,
 )
-from penstock.groups.pending_requests import AnswerFuture, Done, PendingGroup, is_assigned_to_others
-from penstock.groups.persistence import GroupKeeper, GroupKey, GroupStateClient
 from penstock.groups.snapshot import GroupSnapshot, snapshot_of
 from penstock.groups.state_machine import GroupMachine
-from penstock.groups.timers import GroupTimers, monotonic_ms
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.platform.clock import Clock
 
@@ -343,7 +348,7 @@ class GroupCoordinator:
         """Send the answers, save a new generation, set the timer to the next deadline."""
         machine = group.machine
         is_unsaved = self._is_unsaved(group)
-        for ticket, answer in machine.take_answers():
+        for ticket, answer in machine.drain_answers():
             done = group.waiting.pop(ticket)
             if is_unsaved and answer.error is GroupCode.none:
                 group.held.append((done, answer))

@@ -15,7 +15,7 @@ from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
-    from penstock.groups.coordinator import GroupCoordinator
+    from penstock.groups.coordinator.coordinator import GroupCoordinator
 
 STOP_S: Final = 5.0
 _PAUSE_S: Final = 0.5

@@ -31,24 +31,24 @@ A consumer may be used from one thread at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from threading import Event
 from types import TracebackType
 from typing import Final, Self
 from weakref import finalize
 
 from penstock.adapter.locations import Message
 from penstock.api.backend import Backend, TopicPartition
-from penstock.api.consumer_options import (
+from penstock.api.consumer.group_membership import SETTLE_S, Membership, Pending
+from penstock.api.consumer.options import (
     ConsumerOptions,
     OnPartitions,
     Start,
     assigned_partitions,
     check_start,
 )
-from penstock.api.group_membership import SETTLE_S, Membership, Pending
+from penstock.api.consumer.partition_errors import PartitionErrors
+from penstock.api.consumer.partition_fetcher import PartitionFetcher
+from penstock.api.consumer.partition_positions import PartitionPositions
 from penstock.api.long_poll import SLICE_S
-from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
-from penstock.api.partition_positions import PartitionPositions
 from penstock.api.requests.groups import CommitOffsets
 from penstock.api.validation import (
     as_seconds,
@@ -62,18 +62,16 @@ from penstock.errors import (
     BadRequestError,
     BusyError,
     ClosedError,
-    RetryableError,
     StoreError,
     TopicReplacedError,
     UnreadableContentError,
 )
 from penstock.platform.clock import SystemClock
-from penstock.record import Offset, StoredRecord
+from penstock.record import Offset
 
 PAGE: Final = 500
 MEMBER_SLICE_S: Final = 1.0
 """How long a member waits for records before it checks for a rebalance."""
-RETRY_S: Final = 0.5
 _COMMIT_TRIES: Final = 10
 _CHANGES_MAX: Final = 8
 
@@ -111,7 +109,9 @@ class Consumer:
         )
         self._places.mine = assigned_partitions(options.assign, self.topics)
         self._positions: Final = self._places.positions
-        self._turn = 0
+        self._fetcher: Final = PartitionFetcher(
+            backend, namespace, self._places, self._errors, self._clock
+        )
         self._closed = False
         self._membership: Membership | None = None
         if options.assign is None:
@@ -322,76 +322,18 @@ class Consumer:
             if self._errors and all(place in self._errors for place in self._places.all_mine()):
                 self._errors.retry_now()  # so that a raised error is current
             self._assign()
-            messages = self._read(max_records)
+            messages = self._fetcher.read(max_records)
             left = deadline - self._clock.monotonic()
             if messages or left <= 0:
                 return messages
-            if self._wait(left):
+            if self._membership is not None:
+                left = min(left, MEMBER_SLICE_S)
+            if self._fetcher.wait(left):
                 self._follow_group()
-                messages = self._read(max_records)
+                messages = self._fetcher.read(max_records)
                 if messages:
                     return messages
-                self._skip_holes()
-
-    def _wait(self, seconds: float) -> bool:
-        """Wait for records for a while; return whether there are any."""
-        if self._membership is not None:
-            seconds = min(seconds, MEMBER_SLICE_S)
-        if self._errors or self._places.unplaced:
-            seconds = min(seconds, RETRY_S)
-        readable = {
-            place: offset for place, offset in self._positions.items() if place not in self._errors
-        }
-        if not readable:
-            self._clock.wait(Event(), min(seconds, RETRY_S))
-            return False
-        try:
-            slice_s = min(seconds, SLICE_S)
-            return self._backend.wait_for_records(readable, slice_s, namespace=self._namespace)
-        except RetryableError:
-            # The next read says which partition it is.
-            self._clock.wait(Event(), min(seconds, RETRY_S))
-            return False
-
-    def _read(self, max_records: int) -> list[Message]:
-        messages: list[Message] = []
-        parts = [place for place in self._positions if self._errors.is_due(place)]
-        if parts:
-            # Each call begins with another partition, so that a busy one does not starve the
-            # others.
-            self._turn = (self._turn + 1) % len(parts)
-            parts = [*parts[self._turn :], *parts[: self._turn]]
-        for place in parts:
-            if len(messages) >= max_records:
-                break
-            page = self._read_partition(place, max_records - len(messages))
-            messages += [Message(*place, record) for record in page]
-        if not messages:
-            self._errors.check_any_read(self._places.all_mine())
-        return messages
-
-    def _read_partition(self, place: TopicPartition, max_records: int) -> list[StoredRecord]:
-        """Return records of a partition; none if it cannot be read (see `errors`)."""
-        began = self._clock.monotonic()
-        try:
-            page = self._backend.read_by_offset(
-                *place, self._positions[place], max_records=max_records, namespace=self._namespace
-            )
-        except OF_PARTITION as error:
-            self._errors.add(place, error, began)
-            return []
-        self._errors.clear(place)
-        return page
-
-    def _skip_holes(self) -> None:
-        """Skip deleted records at the end of a partition; a wait there would return immediately."""
-        for place, position in list(self._positions.items()):
-            info = self._places.info(place) if place not in self._errors else None
-            # Read after that look: a record that came in between is not passed over.
-            if info is None or info.commit <= position or self._read_partition(place, 1):
-                continue
-            if place not in self._errors:
-                self._positions[place] = info.commit
+                self._fetcher.skip_holes()
 
     # The group
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from penstock.adapter.requests import OffsetsAt
 from penstock.api.backend import Backend, TopicPartition
-from penstock.api.consumer_options import Start
-from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
+from penstock.api.consumer.options import Start
+from penstock.api.consumer.partition_errors import OF_PARTITION, PartitionErrors
 from penstock.api.requests.groups import CommittedOffsets
 from penstock.api.requests.topics import DescribePartition, LocateTopic
 from penstock.api.timestamps import to_timestamp_ms

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
+from penstock.groups.coordinator.persistence import GroupKey
 from penstock.groups.model import (
     Answer,
     Synced,
     Ticket,
 )
-from penstock.groups.persistence import GroupKey
 from penstock.groups.state_machine import GroupMachine
 from penstock.platform.clock import Clock
 

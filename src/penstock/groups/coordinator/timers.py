@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from penstock.groups.persistence import GroupKey
+from penstock.groups.coordinator.persistence import GroupKey
 from penstock.platform.clock import Clock
 
 STOP_S: Final = 5.0

@@ -9,8 +9,8 @@ from typing import Final, Literal, TypedDict, Unpack
 from msgspec import Struct
 
 from penstock.api.backend import TopicPartition
-from penstock.api.group_client import MAX_POLL_INTERVAL_S, SESSION_TIMEOUT_S, MemberOptions
-from penstock.api.partition_errors import OnError
+from penstock.api.consumer.group_client import MAX_POLL_INTERVAL_S, SESSION_TIMEOUT_S, MemberOptions
+from penstock.api.consumer.partition_errors import OnError
 from penstock.api.timestamps import to_timestamp_ms
 from penstock.api.validation import as_seconds, check_name, check_places
 from penstock.errors import BadRequestError
