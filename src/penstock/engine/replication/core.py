@@ -497,6 +497,11 @@ class ReplicaCore:
             return
         if follower.apply(reply):
             self._report_commit(reply.shard, follower.logs, is_leader=False)
+        if all(log.damaged_at is None for log in follower.logs):
+            # Damage that is found later is another one: the leader may have added this replica
+            # since it was repaired.
+            self._leaving.pop(reply.shard, None)
+            follower.is_repairing = False
         if any(log.safe < log.end for log in follower.logs):
             self.effects.append(SyncLog(reply.shard))
         if follower.damage is not None:
