@@ -133,7 +133,8 @@ protos: install ## compile the messages of the gRPC services again
 
 # What waits for something else shares the processors: the compiler of the crate runs beside pip and
 # mypy, Spark beside the other tests. Nothing of what one prints comes between the lines of another.
-# All tests run, also after a failure: one run shows everything that is wrong.
+# All tests run, also after a failure: one run shows everything that is wrong. Spark gives the source
+# of a stream ten seconds to start, and no setting changes that: the other tests are niced.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory BUILD=$(BUILD)
 SPARK_LOG := $(VENV)/spark.log
 
@@ -143,8 +144,8 @@ test: ## lint, all tests, the store's again on the Python backend, the pipeline'
 	@$(SIDE_BY_SIDE) spark >$(SPARK_LOG) 2>&1 & spark=$$!; \
 	trap 'kill $$spark 2>/dev/null || true' EXIT; \
 	failed=; \
-	$(BIN)/python -m pytest -n $(WORKERS) --ignore tests/pipeline $(ARGS) $(OR_NONE) || failed=tests; \
-	$(SIDE_BY_SIDE) pure || failed="$$failed pure"; \
+	nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/pipeline $(ARGS) $(OR_NONE) || failed=tests; \
+	nice -n 5 $(SIDE_BY_SIDE) pure || failed="$$failed pure"; \
 	wait $$spark || failed="$$failed spark"; \
 	trap - EXIT; \
 	cat $(SPARK_LOG); \
