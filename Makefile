@@ -8,16 +8,27 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
-# Extra arguments for pytest: make test ARGS="-k recovery -x"
+# Tests wait half of their time, for processes, timers and the disk: two workers more than there are
+# processors keep these busy.
+WORKERS ?= $(shell echo $$(( 2 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) )))
+# Extra arguments for pytest: make test ARGS="-k recovery -x"; a run that they leave without a test
+# passes.
 ARGS ?=
+OR_NONE := $(if $(strip $(ARGS)),|| test $$? -eq 5)
+
+# A run starts hundreds of processes. Where nothing is to be written beside the sources, each would
+# compile its modules again; they share one directory instead.
+ifdef PYTHONDONTWRITEBYTECODE
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(abspath $(VENV)/bytecode)
+endif
 
 NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o -name 'Cargo.*' \) -print 2>/dev/null)
 # How the extension is built is part of its stamp's name: a new tool chain is noticed.
 BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
 LINTED := $(wildcard src tests bench examples setup.py)
 
-.PHONY: help install serve protos test pure lint rust coverage format hooks docs reference bench soak wheel clean
+.PHONY: help install serve protos test collect pure spark lint rust coverage format hooks docs reference bench soak wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +37,7 @@ install: $(VENV)/.packages $(VENV)/.native-$(BUILD) ## create .venv with the pac
 
 # What serving needs, and what developing needs, have stamps of their own: `make serve` downloads
 # neither Spark nor the tools. The crate has one as well: a change of it asks the package index for
-# nothing.
+# nothing. Most modules of Spark and of the tools are never imported: Python compiles those that are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 EDITABLE := PENSTOCK_PURE=1 $(PIP) --no-build-isolation --editable
 
@@ -39,7 +50,7 @@ $(VENV)/.serving: pyproject.toml setup.py constraints.txt
 
 $(VENV)/.packages: $(VENV)/.serving
 	@echo "installing Spark, the tests and the tools into $(VENV)"
-	@$(EDITABLE) '.[dev,arrow,spark]'
+	@$(EDITABLE) '.[dev,arrow,spark]' --no-compile
 	@touch $@
 
 # The old extension goes first: when the crate does not compile, the reference implementation runs, not yesterday's
@@ -120,19 +131,43 @@ protos: install ## compile the messages of the gRPC services again
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src \
 	    $$(cd src && find penstock -name '*.proto' | sed 's,^,src/,')
 
-test: lint rust ## lint, all tests, the store's again on the Python backend, the pipeline's on Spark
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
-	@$(MAKE) --no-print-directory BUILD=$(BUILD) pure
-	@if $(BIN)/python -c 'from penstock.pipeline.spark_session.java import find_java; find_java()'; then \
-	    echo "the pipeline, on Spark:"; \
-	    $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m spark --timeout 600 $(ARGS) \
-	        tests/pipeline tests/test_examples.py; \
-	else echo "no java: the tests on Spark are left out"; fi
+# What waits for something else shares the processors: the compiler of the crate runs beside pip and
+# mypy, Spark beside the other tests. Nothing of what one prints comes between the lines of another.
+# All tests run, also after a failure: one run shows everything that is wrong. Spark gives the source
+# of a stream ten seconds to start, and no setting changes that: the other tests are niced.
+SIDE_BY_SIDE := $(MAKE) --no-print-directory BUILD=$(BUILD)
+SPARK_LOG := $(VENV)/spark.log
+
+test: ## lint, all tests, the store's again on the Python backend, the pipeline's on Spark
+	@$(SIDE_BY_SIDE) --jobs 2 --output-sync=target lint rust collect
+	@echo "the pipeline's tests on Spark run in the background; their output comes at the end"
+	@$(SIDE_BY_SIDE) spark >$(SPARK_LOG) 2>&1 & spark=$$!; \
+	trap 'kill $$spark 2>/dev/null || true' EXIT; \
+	failed=; \
+	nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/pipeline $(ARGS) $(OR_NONE) || failed=tests; \
+	nice -n 5 $(SIDE_BY_SIDE) pure || failed="$$failed pure"; \
+	wait $$spark || failed="$$failed spark"; \
+	trap - EXIT; \
+	cat $(SPARK_LOG); \
+	test -z "$$failed" || { echo "failed:" $$failed; exit 1; }
+
+# Finds errors of import in half a minute. Besides, one process compiles the modules of all tests,
+# which each worker would do otherwise.
+collect: install ## import all tests, run none
+	@$(BIN)/python -m pytest --collect-only -qq | tail -n 5
 
 pure: install ## the store's tests on the Python backend of the native code
 	@echo "the store, on the Python backend:"
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/codec tests/engine/segment \
-	    tests/engine/test_conformance.py
+	    tests/engine/test_conformance.py $(OR_NONE)
+
+# One worker: a second one starts a second Java.
+spark: install ## the pipeline's tests on Spark
+	@if $(BIN)/python -c 'from penstock.pipeline.spark_session.java import find_java; find_java()'; then \
+	    echo "the pipeline, on Spark:"; \
+	    $(BIN)/python -m pytest -n 1 -m "spark and not cluster" --timeout 600 $(ARGS) \
+	        tests/pipeline tests/test_examples.py $(OR_NONE); \
+	else echo "no java: the tests on Spark are left out"; fi
 
 # Not part of `make test`: tracing every branch costs time (how much was not measured).
 coverage: install ## branch coverage of the tests: the total, and the ten least covered modules

@@ -45,10 +45,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_S) -> None:
-    deadline = time.monotonic() + seconds
+    """Ask again and again, less often the longer it takes: some conditions run a whole command."""
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.02)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"waited in vain: {what}"
+        time.sleep(min(0.02 + waited / 10, 0.25))
 
 
 class ClusterInProcess:

@@ -41,6 +41,7 @@ class GcsStandIn(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are two writes: 40 ms for each answer
     server: GcsStandIn
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the base
