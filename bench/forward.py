@@ -4,15 +4,15 @@
 
 Three `penstock serve` processes form a cluster. A client writes to a shard at its leader, then at
 another node, which forwards the write; in turn, three rounds. Prints one JSON line for each way and
-kind of write: the median of the rounds. The client, too, is one process: a forwarded write takes
-the same steps in it. On a machine with fewer cores than processes the two ways differ by processor
-time, not by waiting.
+kind of write: medians of the rounds. `node_cpu_us` is the processor time of all nodes for a call,
+which a busy machine changes least.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import socket
 import statistics
@@ -61,6 +61,14 @@ class Cluster:
                 command = [*COMMAND, *arguments]
                 self._processes.append(subprocess.Popen(command, stdout=log, stderr=log))
 
+    def cpu_s(self) -> float:
+        """Return the processor time that the nodes have used, in seconds."""
+        ticks = 0
+        for process in self._processes:
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def close(self) -> None:
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
@@ -101,16 +109,18 @@ def _measure(cluster: Cluster, seconds: float) -> list[dict[str, object]]:
         "single writes": (1, lambda topic: topic.write(VALUE)),
     }
     for kind, (count, write) in kinds.items():
-        found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
         for _ in range(ROUNDS):
             for way, node in ways.items():
                 with penstock.connect(cluster.addresses[node]) as store:
-                    found[way].append(_run(store.topic("orders"), write, count, seconds))
+                    topic = store.topic("orders")
+                    found[way].append(_run(cluster, topic, write, count, seconds))
         for way, rounds in found.items():
-            row: dict[str, object] = {"case": kind, "way": way}
-            row["records_s"] = round(statistics.median(rate for rate, _ in rounds))
-            row["median_ms"] = round(statistics.median(latency for _, latency in rounds), 3)
-            rows.append(row)
+            rate, latency_ms, cpu_us = (
+                statistics.median(column) for column in zip(*rounds, strict=True)
+            )
+            row: dict[str, object] = {"case": kind, "way": way, "records_s": round(rate)}
+            rows.append(row | {"median_ms": round(latency_ms, 3), "node_cpu_us": round(cpu_us)})
     return rows
 
 
@@ -137,18 +147,21 @@ def _leader(cluster: Cluster) -> int:
 
 
 def _run(
-    topic: Topic, write: Callable[[Topic], object], count: int, seconds: float
-) -> tuple[float, float]:
-    """Return the records per second, and the median time of a call in milliseconds."""
+    cluster: Cluster, topic: Topic, write: Callable[[Topic], object], count: int, seconds: float
+) -> tuple[float, float, float]:
+    """Return the records per second, the median time of a call in milliseconds, and the nodes'
+    processor time for a call in microseconds."""
     for _ in range(20):
         write(topic)
     times: list[float] = []
-    begun = time.perf_counter()
+    cpu_s, begun = cluster.cpu_s(), time.perf_counter()
     end = begun + seconds
     while (started := time.perf_counter()) < end:
         write(topic)
         times.append(time.perf_counter() - started)
-    return len(times) * count / (time.perf_counter() - begun), statistics.median(times) * 1_000
+    rate = len(times) * count / (time.perf_counter() - begun)
+    cpu_us = (cluster.cpu_s() - cpu_s) * 1e6 / len(times)
+    return rate, statistics.median(times) * 1_000, cpu_us
 
 
 if __name__ == "__main__":

@@ -304,6 +304,22 @@ class TryWriteEngine(EngineExtension):
         another caller. None: nothing was written, and the caller has to call `write`."""
 
 
+class ForwardingEngine(EngineExtension):
+    """For the engine of another node: that node waits for the replicas of its shards."""
+
+    @abstractmethod
+    def forward_write(
+        self,
+        shard: ShardId,
+        records: Sequence[Record],
+        *,
+        producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
+    ) -> Written:
+        """Have the node write records as `batch_write` does, and acknowledge them as `acks`
+        says."""
+
+
 class SharedSyncEngine(EngineExtension):
     """For engines in which writes to several shards can share one sync of the device."""
 

@@ -25,6 +25,7 @@ from penstock.engine.contract import (
     BatchEngine,
     ColumnQuery,
     Compacted,
+    ForwardingEngine,
     Isolation,
     OnCommitted,
     ReplicatedEngine,
@@ -103,7 +104,10 @@ class StorageEngineHandler(ShardRouting):
         engine = entry.writer or self._find_writer(entry)
         epoch = NOT_REPLICATED if entry.replica is None else _begin_write(entry, engine, acks)
         try:
-            written = engine.write(entry.id, record, producer=producer)
+            if acks is not Acks.ALL and isinstance(engine, ForwardingEngine):
+                written = engine.forward_write(entry.id, [record], producer=producer, acks=acks)
+            else:
+                written = engine.write(entry.id, record, producer=producer)
         except StoreError:
             entry.errors += 1
             raise
@@ -138,7 +142,10 @@ class StorageEngineHandler(ShardRouting):
         engine = entry.writer or self._find_writer(entry)
         epoch = NOT_REPLICATED if entry.replica is None else _begin_write(entry, engine, acks)
         try:
-            written = engine.batch_write(entry.id, records, producer=producer)
+            if acks is not Acks.ALL and isinstance(engine, ForwardingEngine):
+                written = engine.forward_write(entry.id, records, producer=producer, acks=acks)
+            else:
+                written = engine.batch_write(entry.id, records, producer=producer)
         except StoreError:
             entry.errors += 1
             raise

@@ -117,8 +117,6 @@ class ShardedEngine(ABC, Generic[S]):
         self._closed = False
         self.limits = StableOffsets()
         """What transactions keep from compactions; a node shares one with its readers."""
-        self.on_operation: Callable[[ShardId], None] = _ignore
-        """See `ReplicatedEngine`."""
 
     @property
     @abstractmethod
@@ -313,9 +311,6 @@ class ShardedEngine(ABC, Generic[S]):
 
     # Beyond the contract
 
-    def _announce(self, shard: ShardId) -> None:
-        self.on_operation(shard)
-
     def remove_expired(self, shard: ShardId) -> Compacted:
         """Give back the room of a shard's expired records. Readers see no difference: they are gone
         from every read at the moment they expire."""
@@ -339,10 +334,6 @@ class ShardedEngine(ABC, Generic[S]):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this engine was closed")
-
-
-def _ignore(_shard: ShardId) -> None:
-    """Until a node replicates."""
 
 
 def check_config(config: object) -> None:

@@ -115,6 +115,16 @@ def payload_size(row: bytes) -> int:
     return size
 
 
+def row_size(record: Record) -> int:
+    """Return the size of a record's row, and a little more for text that is not ASCII."""
+    size = RECORD_HEAD.size + len(record.key or b"") + len(record.value or b"")
+    for tag in record.tags:
+        size += 4 + 4 * len(tag)
+    for name, value in record.headers:
+        size += 8 + 4 * len(name) + len(value or b"")
+    return size
+
+
 def decode_record(offset: int, row: bytes) -> StoredRecord:
     version, flags, expires, timestamp, stored, epoch, key_size, tag_count, header_count = (
         RECORD_HEAD.unpack_from(row)

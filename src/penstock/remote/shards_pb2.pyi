@@ -36,14 +36,16 @@ class ShardAlteration(_message.Message):
     def __init__(self, shard: _Optional[str] = ..., config: _Optional[str] = ...) -> None: ...
 
 class ShardWrite(_message.Message):
-    __slots__ = ("shard", "records", "producer")
+    __slots__ = ("shard", "records", "producer", "acks")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
     shard: str
     records: _containers.RepeatedCompositeFieldContainer[_storage_pb2.Record]
     producer: _storage_pb2.Producer
-    def __init__(self, shard: _Optional[str] = ..., records: _Optional[_Iterable[_Union[_storage_pb2.Record, _Mapping]]] = ..., producer: _Optional[_Union[_storage_pb2.Producer, _Mapping]] = ...) -> None: ...
+    acks: str
+    def __init__(self, shard: _Optional[str] = ..., records: _Optional[_Iterable[_Union[_storage_pb2.Record, _Mapping]]] = ..., producer: _Optional[_Union[_storage_pb2.Producer, _Mapping]] = ..., acks: _Optional[str] = ...) -> None: ...
 
 class ShardWritten(_message.Message):
     __slots__ = ("first", "count", "repeated_write")

@@ -135,14 +135,16 @@ class PartitionRequest(_message.Message):
     def __init__(self, name: _Optional[_Union[TopicName, _Mapping]] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Producer(_message.Message):
-    __slots__ = ("id", "epoch", "sequence")
+    __slots__ = ("id", "epoch", "sequence", "is_transactional")
     ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    IS_TRANSACTIONAL_FIELD_NUMBER: _ClassVar[int]
     id: int
     epoch: int
     sequence: int
-    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+    is_transactional: bool
+    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., is_transactional: _Optional[bool] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
     __slots__ = ("name", "records", "partition", "producer")

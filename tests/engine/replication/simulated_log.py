@@ -20,6 +20,7 @@ class SimulatedLog:
 
     def __init__(self, *, is_sync: bool) -> None:
         self.is_sync = is_sync
+        self.is_tail_cut = False
         self.start = 0
         self.records: list[Entry] = []
         self.synced = 0

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from msgspec import Struct
 from tests.engine.replication.simulated_log import Entry, SimulatedLog
@@ -27,6 +27,7 @@ from penstock.engine.replication import (
     Send,
     SyncLog,
 )
+from penstock.engine.replication.log import ReplicaLog
 from penstock.engine.replication.messages import Message
 
 STREAMS: Final = 2
@@ -52,11 +53,42 @@ class Waiter(Struct):
     value: int
 
 
+class Log(ReplicaLog, Protocol):
+    """A log, and what the simulation does to it and sees of it; see `SimulatedLog`."""
+
+    @property
+    def is_sync(self) -> bool: ...
+    @property
+    def records(self) -> list[Entry]: ...
+    @property
+    def is_flipped(self) -> bool: ...
+    @property
+    def is_tail_cut(self) -> bool:
+        """Whether the last start has found that the end of the log was damaged: the node cannot
+        prove that it has what it had."""
+        ...
+
+    def append(self, value: int) -> int: ...
+    def sync(self) -> None: ...
+    def restart(self) -> None: ...
+    def lose_power(self, chance: random.Random) -> None: ...
+    def flip(self, offset: int) -> None: ...
+    def find_damage(self, offset: int) -> None: ...
+
+
+class MakeLogs(Protocol):
+    def __call__(self, node_id: int, *, is_sync: bool) -> Sequence[Log]: ...
+
+
+def make_simulated_logs(node_id: int, *, is_sync: bool) -> Sequence[Log]:  # noqa: ARG001 - all alike
+    return [SimulatedLog(is_sync=is_sync) for _ in range(STREAMS)]
+
+
 class SimulatedNode:
     def __init__(self, world: World, node_id: int) -> None:
         self.world = world
         self.id = node_id
-        self.logs = [SimulatedLog(is_sync=world.metadata.is_sync) for _ in range(STREAMS)]
+        self.logs: Sequence[Log] = world.make_logs(node_id, is_sync=world.metadata.is_sync)
         self.rate = world.random.uniform(0.99, 1.01)
         self.is_up = True
         self.is_paused = False
@@ -168,7 +200,7 @@ class SimulatedNode:
                 log.restart()
             else:
                 log.lose_power(self.world.random)
-        if not with_power:
+        if not with_power or any(log.is_tail_cut for log in self.logs):
             self.is_unproven = True
 
     def start(self) -> None:
@@ -185,7 +217,10 @@ class SimulatedNode:
 
 
 class World:
-    def __init__(self, seed: int, *, nodes: int = 3) -> None:
+    def __init__(
+        self, seed: int, *, nodes: int = 3, make_logs: MakeLogs = make_simulated_logs
+    ) -> None:
+        self.make_logs = make_logs
         self.random = random.Random(seed)
         self.now = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -200,6 +235,7 @@ class World:
         self.loss = chance.choice((0.0, 0.0, 0.02, 0.1))
         self._has_bad_disks = chance.random() < 0.25
         self.is_calm = False
+        self._arrivals: dict[tuple[int, int], float] = {}
         self.committed: list[list[Entry]] = [[] for _ in range(STREAMS)]
         self.acknowledged = 0
         self._values = 0
@@ -244,6 +280,16 @@ class World:
         slow = 0.0 if self.is_calm or chance.random() > 0.05 else chance.uniform(0.0, 0.7)
         return chance.uniform(0.0005, 0.005) + slow
 
+    def _turn(self, source: int, target: int) -> float:
+        """Return the delay of a message. In calm times it arrives after those before it, as on a
+        connection; otherwise messages overtake each other, as on several ones."""
+        delay = self._delay()
+        if not self.is_calm:
+            return delay
+        arrival = max(self.now + delay, self._arrivals.get((source, target), 0.0))
+        self._arrivals[source, target] = arrival
+        return arrival - self.now
+
     def _deliver(self, source: int, target: int, action: Callable[[], None]) -> None:
         def arrive() -> None:
             if (source, target) not in self.cuts:
@@ -251,7 +297,7 @@ class World:
 
         if (source, target) in self.cuts or self.random.random() < self.loss:
             return
-        self.after(self._delay(), arrive)
+        self.after(self._turn(source, target), arrive)
         if not self.is_calm and self.random.random() < 0.02:
             self.after(self._delay(), arrive)  # repeated
 
@@ -584,8 +630,8 @@ class World:
         return not shard.in_sync and not shard.eligible
 
 
-def simulate(seed: int) -> World:
+def simulate(seed: int, make_logs: MakeLogs = make_simulated_logs) -> World:
     nodes = 5 if seed % 5 == 0 else 3
-    world = World(seed, nodes=nodes)
+    world = World(seed, nodes=nodes, make_logs=make_logs)
     world.run()
     return world

@@ -6,7 +6,7 @@ What is appended is committed right after the write or the operation, by the thr
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from penstock.testing.conformance.engines import (
     RocksDBHarness,
     SynchronousRocksDBHarness,
 )
+from penstock.testing.conformance.harness import EngineHarness
 
 
 class ReplicatedShards(Protocol):
@@ -114,7 +115,7 @@ class LeadingSynchronousHarness(LeadingRocksDBHarness, SynchronousRocksDBHarness
     pass
 
 
-HARNESSES = {
+HARNESSES: dict[str, Callable[[Path], EngineHarness]] = {
     "memory": LeadingMemoryHarness,
     "rocksdb": LeadingRocksDBHarness,
     "rocksdb-sync": LeadingSynchronousHarness,

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import pytest
 from msgspec.structs import replace
+from tests.meta.raft.cluster_in_process import wait_until
+from tests.meta.raft.network.two_nodes import TwoNodes
 
 from penstock.adapter.engine_adapter import DriverList
 from penstock.adapter.shard_drivers import ShardDrivers
-from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, Isolation, ShardConfig
+from penstock.engine.contract import (
+    Acks,
+    AdapterOffsetStrategy,
+    Cleanup,
+    Isolation,
+    OnCommitted,
+    ShardConfig,
+    Written,
+)
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.errors import (
+    BadRequestError,
     BusyError,
     DeadlineError,
     NotLeaderError,
@@ -37,7 +48,8 @@ from penstock.record import Offset, Producer, Record, ShardId
 from penstock.remote import shards_pb2 as pb
 from penstock.remote.peers import connections as forwarding
 from penstock.remote.peers.connections import ClientConnectionManager
-from penstock.remote.peers.shard_service import shard_handlers
+from penstock.remote.peers.forward_calls import ForwardCalls
+from penstock.remote.peers.shard_service import ShardService, forwarded_methods, shard_handlers
 from penstock.remote.wire import records as wire
 
 HERE, THERE = 1, 2
@@ -45,9 +57,10 @@ MEMORY = "EngineMemory"
 
 
 class Pair:
-    """Two nodes that share one meta service; node 2 leads what there is."""
+    """Two nodes that share one meta service; node 2 leads what there is. `with_channel`: the nodes
+    have internal ports, and writes and reads take their channel `forward`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, with_channel: bool = False) -> None:
         self.meta = StandaloneMetaClient.open(str(directory / "meta"), node_id=THERE)
         config = TopicConfig(storage_type=MEMORY, record_size_max=10_000, cleanup="compact")
         topic = self.meta.create_topic("orders", config=config)
@@ -65,6 +78,35 @@ class Pair:
         self.forwarder = ClientConnectionManager()
         self.forwarder.follow(self.meta)
         self.here = self._handler(HERE, MemoryStorageEngine(), self.forwarder)
+        self.nodes: TwoNodes | None = None
+        if with_channel:
+            self._connect_channels(ShardService(self.drivers, clock))
+
+    def _connect_channels(self, service: ShardService) -> None:
+        self.nodes = TwoNodes()
+        self.serving = ForwardCalls(
+            self.nodes.transports[THERE].data.channel("forward"),
+            forwarded_methods(service),
+            ThreadPoolExecutor(4),
+        )
+        channel = self.nodes.transports[HERE].data.channel("forward")
+        self.forwarder.forward_calls = ForwardCalls(channel, {}, ThreadPoolExecutor(1))
+        channel.send(THERE, b"")
+        wait_until(lambda: channel.is_connected(THERE), "the channel stands")
+
+    @property
+    def forwarded_bytes(self) -> int:
+        """What the channel has carried."""
+        if self.nodes is None:
+            return 0
+        return self.nodes.transports[HERE].data.channel("forward").traffic.sent
+
+    def stop_there(self) -> None:
+        self.rpc.stop(None).wait()
+        if self.nodes is not None:
+            self.nodes.transports[THERE].close()
+            channel = self.nodes.transports[HERE].data.channel("forward")
+            wait_until(lambda: not channel.is_connected(THERE), "the channel is lost")
 
     def _handler(
         self,
@@ -78,14 +120,19 @@ class Pair:
         return StorageEngineHandler(cache, engines, node_id=node, forwarder=forwarder)
 
     def close(self) -> None:
+        if self.nodes is not None:
+            assert self.forwarder.forward_calls is not None
+            self.forwarder.forward_calls.close()
+            self.serving.close(10)
+            self.nodes.close()
         self.forwarder.close()
         self.rpc.stop(None).wait()
         self.meta.close()
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(tmp_path)
+@pytest.fixture(params=["gRPC", "channel"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path, with_channel=request.param == "channel")
     yield made
     made.close()
 
@@ -217,7 +264,7 @@ def test_a_reader_that_waits_sees_what_was_written_at_the_leader(pair: Pair) -> 
 
 
 def test_a_node_that_is_away_or_unknown_is_a_reason_to_try_again(pair: Pair) -> None:
-    pair.rpc.stop(None).wait()
+    pair.stop_there()
     with pytest.raises(DeadlineError, match="node 2 at 127"):
         pair.here.write(pair.name, Record(b"x"))
     pair.meta.remove_node(THERE)
@@ -251,3 +298,62 @@ def test_write_send_and_reads_reach_the_leader(pair: Pair) -> None:
     assert newest.value == b"one"
     with pytest.raises(NotLeaderError):
         manager.write_send(THERE, pb.ShardWrite(shard="absent_0", records=sent))
+
+
+def test_a_forwarded_write_keeps_its_acks_and_the_transaction_of_its_producer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, Producer | None, Acks]] = []
+    write = pair.there.batch_write
+
+    def record_options(
+        shard_name: str,
+        records: Sequence[Record],
+        *,
+        producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
+        on_committed: OnCommitted | None = None,
+    ) -> Written:
+        seen.append((len(records), producer, acks))
+        return write(shard_name, records, producer=producer, acks=acks, on_committed=on_committed)
+
+    monkeypatch.setattr(pair.drivers.open_shard(pair.name).driver, "batch_write", record_options)
+    plain, transactional = Producer(1, 0, 0), Producer(2, 0, 0, is_transactional=True)
+    pair.here.write(pair.name, Record(b"one"))
+    pair.here.write(pair.name, Record(b"two"), producer=plain, acks=Acks.LEADER)
+    pair.here.batch_write(
+        pair.name, [Record(b"three"), Record(b"four")], producer=transactional, acks=Acks.NONE
+    )
+    pair.here.batch_write(pair.name, [Record(b"five")], acks=Acks.ALL)
+    assert seen == [
+        (1, None, Acks.ALL),
+        (1, plain, Acks.LEADER),
+        (2, transactional, Acks.NONE),
+        (1, None, Acks.ALL),
+    ]
+    # A node of an earlier release says nothing of acks.
+    sent = pb.ShardWrite(shard=pair.name, records=[wire.record_to_wire(Record(b"six"))])
+    pair.forwarder.write_send(THERE, sent)
+    assert seen[-1] == (1, None, Acks.ALL)
+    sent.acks = "some"
+    with pytest.raises(BadRequestError, match="'some' is not one of none, leader, all"):
+        pair.forwarder.write_send(THERE, sent)
+
+
+def test_writes_and_reads_take_the_channel_and_grpc_where_there_is_none(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, with_channel=True)
+    try:
+        before = pair.forwarded_bytes
+        pair.here.write(pair.name, Record(bytes(5_000)))
+        pair.here.read_by_offset(pair.name, Offset(0))
+        assert pair.forwarded_bytes > before + 5_000
+        calls = pair.forwarder.forward_calls
+        assert calls is not None
+        assert pair.nodes is not None
+        pair.nodes.transports[THERE].close()
+        wait_until(lambda: not calls._channel.is_connected(THERE), "the channel is lost")
+        pair.here.write(pair.name, Record(b"by gRPC"))
+        records = pair.here.read_by_offset(pair.name, Offset(0))
+        assert [len(record.value or b"") for record in records] == [5_000, 7]
+    finally:
+        pair.close()

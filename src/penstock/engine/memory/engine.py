@@ -5,35 +5,31 @@ over speed here: when this package and another engine disagree, this package is 
 
 Every shard is bounded in records and in bytes. A write that would pass a bound first drops expired
 records, then the oldest of the shard until it is filled by four fifths at most (`evict=True`), or
-is refused with `BusyError`.
+is refused with `BusyError`. A shard with replicas drops the oldest records when the replicas have
+confirmed it; until then it may pass a bound by a quarter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.codec.validation import check_limit
 from penstock.engine.contract import (
     Capabilities,
-    ReplicatedEngine,
     ShardConfig,
     TryWriteEngine,
     Written,
 )
 from penstock.engine.memory.shard import Bounds, MemoryShard
-from penstock.engine.per_shard_engine import ShardedEngine
+from penstock.engine.row_replica import RowEngine
 from penstock.platform.clock import Clock
 from penstock.record import Record, ShardId
-
-if TYPE_CHECKING:
-    from penstock.engine.replication.log import ReplicaLog
 
 RECORDS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 256 << 20
 
 
-class MemoryStorageEngine(ShardedEngine[MemoryShard], TryWriteEngine, ReplicatedEngine):
+class MemoryStorageEngine(RowEngine[MemoryShard], TryWriteEngine):
     """`records_max` and `bytes_max` bound each shard whose own configuration says nothing."""
 
     def __init__(
@@ -56,10 +52,6 @@ class MemoryStorageEngine(ShardedEngine[MemoryShard], TryWriteEngine, Replicated
 
     def try_write(self, shard: ShardId, record: Record) -> Written | None:
         return self.write(shard, record)
-
-    def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]:
-        """See `ReplicatedEngine`. A new start of the node begins with empty logs."""
-        return self._find(shard).replica_logs()
 
     def sync(self) -> None:
         """There is no device; replicas count for what they have."""

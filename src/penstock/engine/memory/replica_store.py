@@ -12,7 +12,7 @@ from typing import NamedTuple
 from penstock.engine.epoch_table import EpochTable
 from penstock.engine.memory.records import MemoryRecords, is_live
 from penstock.engine.producer_table import ProducerTable, Undone
-from penstock.engine.record_rows import decode_record, encode_record
+from penstock.engine.record_rows import decode_record, encode_record, row_size
 from penstock.engine.row_replica import (
     COUNT_MAX,
     Announce,
@@ -28,7 +28,7 @@ from penstock.engine.row_replica import (
     check_write_size,
 )
 from penstock.platform.clock import Clock
-from penstock.record import Producer, ShardId, StoredRecord
+from penstock.record import Producer, Record, ShardId, StoredRecord
 
 Ranges = list[tuple[int, int]]
 
@@ -98,13 +98,17 @@ class MemoryReplicaStore(RowShard):
         loaded = Loaded(Saved(commit=records.latest), Histories(epochs, EpochTable()), [])
         return Replica(self, self._clock, loaded)
 
+    def _drop_replica(self) -> None:
+        self._writes.clear()
+
     # Writes
 
     def _log_write(
-        self, replica: Replica, size: int, count: int, producer: Producer | None, now_ms: int
+        self, replica: Replica, records: Sequence[Record], producer: Producer | None, now_ms: int
     ) -> None:
         """Note a write that is about to be appended."""
-        check_write_size(size, self.shard.name)
+        count = len(records)
+        check_write_size(sum(map(row_size, records)), count, self.shard.name)
         first, epoch = self._records.latest, replica.check_leads()
         replica.histories = replica.with_epoch(epoch, first) or replica.histories
         self._note(LoggedWrite(first, count, epoch, producer, now_ms))

@@ -101,7 +101,7 @@ class MemoryShard(MemoryReplicaStore):
                 raise ShardSealedError(self.shard.name)
             self._make_room(count, size)
             if replica is not None:
-                self._log_write(replica, checked.size, count, producer, now_ms)
+                self._log_write(replica, records, producer, now_ms)
             if checked.values is not None:
                 self._records.put_values(checked.values, now_ms, epoch)
             else:
@@ -150,7 +150,7 @@ class MemoryShard(MemoryReplicaStore):
             records.drop_before(keep_from)
             return
         self.replica.evict_before(keep_from)
-        if records.count > records_max * 5 // 4 or records.size > bytes_max * 5 // 4:
+        if records.count + count > records_max * 5 // 4 or records.size + size > bytes_max * 5 // 4:
             raise BusyError(
                 f"shard {self.shard.name!r} is full until its replicas confirm that the oldest "
                 "records go; try again"

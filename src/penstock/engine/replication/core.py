@@ -341,10 +341,16 @@ class ReplicaCore:
     def disconnected(self, now: float, node: int) -> None:
         """Note that the connection to a node is lost: a fetch there has no reply."""
         self._serving.pop(node, None)
-        self.connected(now, node)
+        self._fetch_again(now, node)
 
     def connected(self, now: float, node: int) -> None:
-        """Send again what a node has not answered: it may be lost."""
+        """Begin anew with a node: what was sent to it before may be lost."""
+        served = self._serving.pop(node, None)
+        if served is not None:
+            self._send(node, FetchReply(served.session, served.sequence, (), is_reset=True))
+        self._fetch_again(now, node)
+
+    def _fetch_again(self, now: float, node: int) -> None:
         session = self._fetching.get(node)
         if session is not None:
             session.begin_again(self._next_session())
@@ -411,10 +417,12 @@ class ReplicaCore:
             if reply is not None:
                 replies.append(reply)
                 left -= sum(len(stream.data) for stream in reply.streams)
-                session.answered(shard, tuple(stream.commit for stream in reply.streams))
+                session.answered(shard)
         if replies or is_due:
             session.parked_at = None
-            self._send(node, FetchReply(session.session, session.sequence, tuple(replies)))
+            last, session.last_reply = session.last_reply, session.sequence
+            answer = FetchReply(session.session, session.sequence, tuple(replies), after=last)
+            self._send(node, answer)
 
     def _reply_for(
         self, node: int, session: ServedSession, shard: str, size: int
@@ -437,7 +445,9 @@ class ReplicaCore:
             for log, position in zip(leader.logs, fetch.positions, strict=True)
         )
         has_news = (
-            session.known_commits.get(shard) != tuple(stream.commit for stream in read)
+            any(
+                min(s.commit, p.safe) > p.commit for s, p in zip(read, fetch.positions, strict=True)
+            )
             or any(stream.data for stream in read)
             or any(s.start > p.end for s, p in zip(read, fetch.positions, strict=True))
         )
@@ -446,38 +456,31 @@ class ReplicaCore:
     # The follower's part
 
     def _send_fetch(self, now: float, session: FetchSession) -> None:
-        if session.is_waiting or not session.shards:
+        """Fetch what is listed. While the last fetch waits at the leader, only shards that it does
+        not name are worth another one, which takes its place there."""
+        if not session.may_send:
             return
         listed = [self.followers[shard] for shard in session.take_listed()]
         fetches = tuple(follower.fetch() for follower in listed if follower.may_fetch)
-        if session.sequence == 0 and not fetches:
+        if not fetches and (session.is_waiting or session.sequence == 0):
             return
-        session.is_waiting, session.asked_at = True, now
-        self._send(
-            session.leader,
-            Fetch(
-                self._broker_epoch,
-                session.session,
-                session.sequence,
-                fetches,
-                self._options.reply_size,
-            ),
+        message = Fetch(
+            self._broker_epoch,
+            session.session,
+            session.sequence,
+            fetches,
+            self._options.reply_size,
         )
+        session.sent(now)
+        self._send(session.leader, message)
 
     def _receive_reply(self, now: float, sender: int, reply: FetchReply) -> None:
         session = self._fetching.get(sender)
-        is_current = (
-            session is not None
-            and session.is_waiting
-            and ((reply.session, reply.sequence) == (session.session, session.sequence))
-        )
-        if session is None or not is_current:
+        if session is None or not session.answered(now, reply):
             return
-        session.is_waiting = False
-        if reply.is_reset:
+        if reply.is_reset or session.has_gap:
             session.begin_again(self._next_session())
             return  # with the next tick: the metadata may have to arrive first
-        session.sequence += 1
         refused = False
         for shard_reply in reply.shards:
             refused |= shard_reply.error is not FetchError.NONE
@@ -506,9 +509,9 @@ class ReplicaCore:
 
 def _read(log: ReplicaLog, offset: int, max_size: int) -> StreamReply:
     if not log.start <= offset < log.end:
-        return StreamReply(log.commit, log.start)
+        return StreamReply(offset, log.commit, log.start)
     try:
         data, _ = log.read_range(offset, max_size)
     except CorruptionError:
-        return StreamReply(log.commit, log.start)  # the log knows; see `_handle_damage`
-    return StreamReply(log.commit, log.start, data)
+        return StreamReply(offset, log.commit, log.start)  # the log knows; see `_handle_damage`
+    return StreamReply(offset, log.commit, log.start, data)

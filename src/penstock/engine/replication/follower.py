@@ -28,7 +28,7 @@ from penstock.errors import CorruptionError
 
 
 class FollowerReplica:
-    __slots__ = ("_asked", "assignment", "damage", "is_repairing", "logs")
+    __slots__ = ("assignment", "damage", "is_repairing", "logs")
 
     def __init__(self, assignment: Assignment, logs: Sequence[ReplicaLog]) -> None:
         self.assignment = assignment
@@ -38,7 +38,6 @@ class FollowerReplica:
         self.is_repairing = False
         """Whether damaged records are to be copied again: the metadata do not count on this
         replica any more, so it may go back before its commit offset."""
-        self._asked: tuple[StreamPosition, ...] = ()
 
     def update(self, assignment: Assignment) -> None:
         self.assignment = assignment
@@ -52,12 +51,13 @@ class FollowerReplica:
 
     def fetch(self) -> ShardFetch:
         """Return what to ask the leader for."""
-        self._asked = tuple(
-            StreamPosition(log.end, log.last_epoch, _countable(log)) for log in self.logs
+        positions = tuple(
+            StreamPosition(log.end, log.last_epoch, _countable(log), log.commit)
+            for log in self.logs
         )
         assignment = self.assignment
         return ShardFetch(
-            assignment.shard, assignment.leader_epoch, assignment.partition_epoch, self._asked
+            assignment.shard, assignment.leader_epoch, assignment.partition_epoch, positions
         )
 
     def apply(self, reply: ShardReply) -> bool:
@@ -66,9 +66,9 @@ class FollowerReplica:
             return False
         moved = False
         self.is_repairing &= any(log.damaged_at is not None for log in self.logs)
-        for log, asked, stream in zip(self.logs, self._asked, reply.streams, strict=True):
-            if log.end != asked.end:
-                continue  # a restart of the session: this was asked from another position
+        for log, stream in zip(self.logs, reply.streams, strict=True):
+            if log.end != stream.position:
+                continue  # the reply to an earlier fetch has come meanwhile
             if not self._apply_stream(log, stream):
                 return moved
             if stream.cut_end >= 0:

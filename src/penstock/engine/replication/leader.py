@@ -224,11 +224,11 @@ class LeaderReplica:
 def _compare(log: ReplicaLog, position: StreamPosition) -> StreamReply:
     """Return where a follower's log stops being a prefix of the leader's."""
     if position.end <= log.start or position.epoch < 0:
-        return StreamReply(log.commit, log.start)  # it begins anew, or has nothing
+        return StreamReply(position.end, log.commit, log.start)  # it begins anew, or has nothing
     epoch, end = log.epoch_end(position.epoch)
     if epoch < position.epoch or end < position.end:
-        return StreamReply(log.commit, log.start, cut_epoch=epoch, cut_end=end)
-    return StreamReply(log.commit, log.start)
+        return StreamReply(position.end, log.commit, log.start, cut_epoch=epoch, cut_end=end)
+    return StreamReply(position.end, log.commit, log.start)
 
 
 def _covers(ends: Sequence[int], others: Sequence[int]) -> bool:

@@ -33,6 +33,7 @@ class StreamPosition(Struct, frozen=True, array_like=True):
     epoch: int
     """The epoch of the record before `end`."""
     safe: int
+    commit: int
 
 
 class ShardFetch(Struct, frozen=True, array_like=True):
@@ -54,6 +55,9 @@ class Fetch(Struct, frozen=True, array_like=True, tag="fetch"):
 
 
 class StreamReply(Struct, frozen=True, array_like=True):
+    position: int
+    """The end of the follower's log for which this is the reply. A log that has another end by now
+    has got an earlier reply: this one says nothing to it."""
     commit: int
     start: int
     """Where the leader's log begins."""
@@ -78,6 +82,9 @@ class FetchReply(Struct, frozen=True, array_like=True, tag="reply"):
     shards: tuple[ShardReply, ...]
     is_reset: bool = False
     """The leader does not know the session: the follower begins another."""
+    after: int = -1
+    """The fetch of this session that the leader answered before; -1: none. A follower that has not
+    got that answer begins another session: it does not know what was in it."""
 
 
 Message = Fetch | FetchReply

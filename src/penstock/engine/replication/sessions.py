@@ -12,28 +12,77 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.engine.replication.messages import Fetch, ShardFetch
+from penstock.engine.replication.messages import Fetch, FetchReply, ShardFetch
+
+UNANSWERED_MAX: Final = 4
 
 
 class FetchSession:
-    """The follower's end of a session with one leader."""
+    """The follower's end of a session with one leader.
 
-    __slots__ = ("_listed", "asked_at", "is_waiting", "leader", "sequence", "session", "shards")
+    A fetch that waits at the leader does not name shards that came later. Another fetch names them,
+    and replaces it there: at most `UNANSWERED_MAX` may be unanswered, of which the leader answers
+    the last, or one that it answered before it got the last.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_listed",
+        "asked_at",
+        "has_gap",
+        "leader",
+        "sequence",
+        "session",
+        "shards",
+    )
 
     def __init__(self, leader: int, session: int) -> None:
         self.leader: Final = leader
         self.session = session
         self.sequence = 0
+        """That of the next fetch."""
+        self._answered = -1
+        """That of the last fetch that was answered."""
         self.shards: Final[set[str]] = set()
         self._listed: set[str] = set()
-        self.is_waiting = False
-        """Whether a fetch is at the leader."""
         self.asked_at = 0.0
+        """Since when an answer is due."""
+        self.has_gap = False
+        """Whether a reply is lost, or late: what it said is not known."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a fetch is at the leader."""
+        return self._answered < self.sequence - 1
+
+    @property
+    def may_send(self) -> bool:
+        """Whether another fetch may go to the leader, and would say something."""
+        if not self.shards:
+            return False
+        if not self.is_waiting:
+            return True
+        return bool(self._listed) and self.sequence - 1 - self._answered < UNANSWERED_MAX
 
     def begin_again(self, session: int) -> None:
         """Start a new session: the next fetch lists all shards."""
-        self.session, self.sequence, self.is_waiting = session, 0, False
+        self.session, self.sequence, self._answered = session, 0, -1
         self._listed = set(self.shards)
+
+    def sent(self, now: float) -> None:
+        if not self.is_waiting:
+            self.asked_at = now
+        self.sequence += 1
+
+    def answered(self, now: float, reply: FetchReply) -> bool:
+        """Note a reply; return whether it is one that this session waits for."""
+        is_awaited = self._answered < reply.sequence < self.sequence
+        if reply.session != self.session or not is_awaited:
+            return False
+        self.has_gap = reply.after != self._answered
+        self._answered = reply.sequence
+        self.asked_at = now
+        return True
 
     def add(self, shard: str) -> None:
         self.shards.add(shard)
@@ -59,7 +108,7 @@ class ServedSession:
     __slots__ = (
         "_ready",
         "broker_epoch",
-        "known_commits",
+        "last_reply",
         "max_size",
         "parked_at",
         "positions",
@@ -71,11 +120,11 @@ class ServedSession:
         self.session: Final = fetch.session
         self.broker_epoch: Final = fetch.broker_epoch
         self.sequence = fetch.sequence
+        self.last_reply = -1
+        """The fetch that was answered last."""
         self.max_size = fetch.max_size
         self.positions: Final[dict[str, ShardFetch]] = {}
         """What the follower asked for and has not been answered."""
-        self.known_commits: Final[dict[str, tuple[int, ...]]] = {}
-        """The commit offsets of which the follower knows."""
         self._ready: dict[str, None] = {}
         self.parked_at: float | None = None
         """When the fetch came that waits for an answer."""
@@ -97,12 +146,10 @@ class ServedSession:
         self._ready = {}
         return ready
 
-    def answered(self, shard: str, commits: tuple[int, ...]) -> None:
+    def answered(self, shard: str) -> None:
         """Note that the follower was answered; it lists the shard in its next fetch."""
         self.positions.pop(shard, None)
-        self.known_commits[shard] = commits
 
     def drop(self, shard: str) -> None:
         self.positions.pop(shard, None)
-        self.known_commits.pop(shard, None)
         self._ready.pop(shard, None)

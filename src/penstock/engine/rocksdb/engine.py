@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Final, Self
 from penstock.codec.validation import check_records
 from penstock.engine.contract import (
     Capabilities,
-    ReplicatedEngine,
     ShardConfig,
     ShardPart,
     SharedSyncEngine,
     Written,
 )
-from penstock.engine.per_shard_engine import ShardedEngine
 from penstock.engine.rocksdb.keys import (
     GENERATION_ROW,
     SHARDS,
@@ -39,6 +37,7 @@ from penstock.engine.rocksdb.rows import (
     encode_shard,
 )
 from penstock.engine.rocksdb.shard import RocksDBShard
+from penstock.engine.row_replica import RowEngine
 from penstock.errors import StoreError
 from penstock.platform.clock import Clock
 from penstock.platform.rocksdb.changes import Changes
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 DB_COLUMN_FAMILY_BROKER: Final = "DB_COLUMN_FAMILY_BROKER"
 
 
-class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine, ReplicatedEngine):
+class RocksDBStorageEngine(RowEngine[RocksDBShard], SharedSyncEngine):
     def __init__(
         self, database: Database, clock: Clock | None = None, *, owns_database: bool = False
     ) -> None:
@@ -121,11 +120,15 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine, Replic
 
     def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]:
         """See `ReplicatedEngine`."""
-        store = self._find(shard)
-        logs = store.replica_logs()
+        logs = super().replica_logs(shard)
         with self._directory:
-            self._replicated[shard] = store
+            self._replicated[shard] = self._find(shard)
         return logs
+
+    def end_replication(self, shard: ShardId) -> None:
+        super().end_replication(shard)
+        with self._directory:
+            self._replicated.pop(shard, None)
 
     def sync(self) -> None:
         """Put everything on the device; replicas of shards with `Flush.SYNC` count for it."""

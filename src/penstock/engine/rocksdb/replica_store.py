@@ -48,6 +48,7 @@ from penstock.record import Producer
 
 _OF_RECORDS: Final = (b"A", b"B", b"K", b"P", b"R", b"T", b"W", b"X")
 """The kinds of rows that go when a log begins anew."""
+_OF_REPLICAS: Final = (b"A", b"C", b"H", b"O")
 _READABLE: Final = 1_024
 """Records in a row that can be read, after which damage counts as passed."""
 
@@ -114,6 +115,16 @@ class RocksDBReplicaStore(StoredShard):
         replica = Replica(self, self._clock, Loaded(saved, histories, []))
         replica.synced = self._commit
         return replica
+
+    def _drop_replica(self) -> None:
+        changes = Changes()
+        for kind in _OF_REPLICAS:
+            changes.delete_range(*self._rows.keys.every(kind))
+        row = replace(self._row, replicated=False)
+        changes.put(shard_row(self.shard), encode_shard(row))
+        self._family.write(changes, frees_room=True)
+        self._row = row
+        self._commit = self._end.latest
 
     def save(self, update: Update) -> None:
         changes = Changes()

@@ -127,7 +127,7 @@ class RocksDBShard(RocksDBReplicaStore):
         first, count = self._end.latest, len(records)
         histories = None
         if self.replica is not None:
-            check_write_size(end.size - self._end.size, self.shard.name)
+            check_write_size(end.size - self._end.size, count, self.shard.name)
             write = LoggedWrite(first, count, epoch, producer, now_ms)
             histories = self._log_write(last, write)
         if producer is not None:

@@ -15,6 +15,7 @@ from penstock.engine.row_replica.logged_write import (
 )
 from penstock.engine.row_replica.operations import OperationEntry
 from penstock.engine.row_replica.replica import Replica
+from penstock.engine.row_replica.row_engine import RowEngine
 from penstock.engine.row_replica.row_shard import Announce, RowShard
 from penstock.engine.row_replica.store import Histories, Loaded, Removed, Saved, Update
 
@@ -28,6 +29,7 @@ __all__ = [
     "OperationEntry",
     "Removed",
     "Replica",
+    "RowEngine",
     "RowShard",
     "Saved",
     "Update",

@@ -18,7 +18,7 @@ from penstock.platform.layout import Field, Layout
 from penstock.record import Producer
 
 WRITE_SIZE_MAX: Final = 15 << 20
-"""Bytes of records in one write to a replicated shard: it travels in one message."""
+"""Bytes that one write to a replicated shard takes in a message: it travels as a whole."""
 
 COUNT_MAX: Final = (1 << 32) - 1
 
@@ -138,8 +138,9 @@ def _decode_write(body: bytes) -> CopiedWrite:
     return CopiedWrite(write, rows)
 
 
-def check_write_size(size: int, shard: str) -> None:
-    """Refuse a write that is too large to be sent to other replicas."""
+def check_write_size(size: int, count: int, shard: str) -> None:
+    """Refuse a write of `count` rows that is too large to be sent to other replicas."""
+    size += count * _ROW.size
     if size > WRITE_SIZE_MAX:
         raise RecordTooLargeError(
             f"a batch for replicated shard {shard!r}", size=size, size_max=WRITE_SIZE_MAX

@@ -252,7 +252,7 @@ class Replica:
         """Append an eviction; called with the lock held by a leader, which does not wait."""
         after = min(offset, self.saved.commit)
         is_pending = any(
-            isinstance(entry.operation, Before) and entry.operation.after >= after
+            isinstance(entry.operation, Before)
             for entry in self.operations[self.saved.acted - self.saved.operations_start :]
         )
         if after > self.store.log_start and not is_pending:

@@ -53,6 +53,22 @@ class RowShard(ABC):
     def _make_replica(self) -> Replica:
         """Make a shard that has no replicas one that has; the lock is held."""
 
+    def end_replication(self) -> None:
+        """Be a shard without replicas again: everything that is in the log here is committed. Only
+        for the last replica."""
+        with self.lock:
+            self.check_exists()
+            replica = self.replica
+            if replica is not None:
+                self._drop_replica()
+                self.replica, self._logs = None, ()
+                replica.epoch = None
+                replica.wake()
+
+    @abstractmethod
+    def _drop_replica(self) -> None:
+        """Forget what only replicas need; the lock is held."""
+
     def check_exists(self) -> None:
         if self._deleted:
             raise UnknownShardError(self.shard.name)

@@ -1,7 +1,8 @@
 """`ClientConnectionManager`: connections to the other nodes, for the shards that they lead.
 
 `write_send` passes records, `send` any other call, to the `ShardService` of the node that the
-metadata names as leader, once; that node serves it or answers that it does not lead. At most
+metadata names as leader, once; that node serves it or answers that it does not lead. Writes and
+reads take the channel `forward` of the internal port where it is connected, all else gRPC. At most
 `PENDING_CALLS_MAX` calls wait for other nodes: each holds a thread, and some threads must stay free
 for the requests of those nodes.
 """
@@ -15,6 +16,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import grpc
 import msgspec
+from google.protobuf.message import EncodeError
 from google.protobuf.message import Message as WireMessage
 
 from penstock.engine.contract import StorageEngine
@@ -24,12 +26,14 @@ from penstock.meta.events import NodePut, NodeRemoved
 from penstock.platform.clock_guard import ClockStatus
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2
+from penstock.remote.peers.forward_calls import ForwardCalls
 from penstock.remote.peers.remote_engine import RemoteEngine
 from penstock.remote.wire.errors import error_of_call
 from penstock.remote.wire.records import MESSAGE_SIZE_MAX
-from penstock.remote.wire.shard_calls import CALL_S, SERVICE, WRITE, ShardCall
+from penstock.remote.wire.shard_calls import CALL_S, FORWARDED, SERVICE, WRITE, ShardCall
 
 CLOCK_S: Final = 2.0
+_FORWARDED: Final = frozenset(call.method for call in FORWARDED)
 PENDING_CALLS_MAX: Final = 128
 
 # Created at import: msgspec must not inspect a type for the first time in two threads.
@@ -50,6 +54,8 @@ class ClientConnectionManager:
         self._channels: dict[int, tuple[str, grpc.Channel]] = {}
         self._free: Final = threading.Semaphore(PENDING_CALLS_MAX)
         self._watch: Watch | None = None
+        self.forward_calls: ForwardCalls | None = None
+        """The channel of the internal port; None: this node has none."""
 
     def follow(self, meta: MetadataClient) -> None:
         """Keep the addresses of the nodes up to date with the metadata."""
@@ -156,6 +162,9 @@ class ClientConnectionManager:
         """Send a call of the engine contract; return all pages of its reply as one."""
         reply_type = call.reply.message
         if not call.is_paged:
+            forwarded = self._forward(node_id, call, message)
+            if forwarded is not None:
+                return forwarded
             return self.call(node_id, call.method, message, reply_type, timeout_s=call.timeout_s)
         address, channel = self._channel(node_id)
         parse: Callable[[bytes], WireMessage] = reply_type.FromString
@@ -167,6 +176,23 @@ class ClientConnectionManager:
             for page in stream(message, timeout=call.timeout_s):
                 reply.MergeFrom(page)
         return reply
+
+    def _forward(
+        self, node_id: int, call: ShardCall[P, R], message: WireMessage
+    ) -> WireMessage | None:
+        """Return the reply that came over the internal port; None: the call was not sent."""
+        calls = self.forward_calls
+        if calls is None or call.method not in _FORWARDED:
+            return None
+        if not self._free.acquire(blocking=False):
+            raise _too_many()
+        try:
+            reply = calls.call(node_id, call.method, _serialize(message), call.timeout_s)
+        except EncodeError:
+            return None  # gRPC says what is too large
+        finally:
+            self._free.release()
+        return None if reply is None else call.reply.message.FromString(reply)
 
     @contextmanager
     def _pending_call(self, node_id: int, address: str, request: WireMessage) -> Iterator[None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
-from penstock.engine.contract import Capabilities, ShardConfig, Written
+from penstock.engine.contract import Acks, Capabilities, ForwardingEngine, ShardConfig, Written
 from penstock.errors import NotSupportedError, StoreError
 from penstock.record import Offset, Producer, Record, ShardId
 from penstock.remote import shards_pb2 as pb
@@ -32,7 +32,7 @@ def _forwarded(call: ShardCall[P, R]) -> Callable[Concatenate[RemoteEngine, P], 
     return send
 
 
-class RemoteEngine:
+class RemoteEngine(ForwardingEngine):
     """Implements `StorageEngine`."""
 
     def __init__(self, connections: ClientConnectionManager, node_id: int) -> None:
@@ -51,14 +51,24 @@ class RemoteEngine:
     get_offset_by_timestamp = _forwarded(calls.OFFSET_AT)
     compact = _forwarded(calls.COMPACT)
 
+    def forward_write(
+        self,
+        shard: ShardId,
+        records: Sequence[Record],
+        *,
+        producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
+    ) -> Written:
+        message = calls.WRITE.encode(shard, records, producer=producer, acks=acks)
+        return calls.WRITE.decode(self.connections.write_send(self.node_id, message))
+
     def batch_write(
         self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
     ) -> Written:
-        message = calls.WRITE.encode(shard, records, producer=producer)
-        return calls.WRITE.decode(self.connections.write_send(self.node_id, message))
+        return self.forward_write(shard, records, producer=producer)
 
     def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:
-        return self.batch_write(shard, [record], producer=producer)
+        return self.forward_write(shard, [record], producer=producer)
 
     def create_shard(self, shard: ShardId, config: ShardConfig) -> None:  # noqa: ARG002 - it has it
         self.connections.open_shards(self.node_id, shard.topic, [shard.partition], 0)

@@ -28,10 +28,11 @@ from penstock.platform.clock_guard import GuardedClock
 from penstock.record import ShardId
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2
+from penstock.remote.peers.forward_calls import Serve
 from penstock.remote.wire import records as wire
 from penstock.remote.wire.errors import failure_of
 from penstock.remote.wire.fields import arguments_of
-from penstock.remote.wire.shard_calls import SERVICE, SHARD_CALLS, ServedCall
+from penstock.remote.wire.shard_calls import FORWARDED, SERVICE, SHARD_CALLS, ServedCall
 
 KNOWN_WITHIN_S: Final = 3.0
 """How long after another node this one may learn of a shard."""
@@ -104,6 +105,13 @@ class ShardService:
             return wire.pages_to_wire(reply.records)
         return reply
 
+    def serve_packed(self, call: ServedCall, data: bytes) -> WireMessage:
+        """Serve a call with one reply whose message is serialized."""
+        message = call.message.FromString(data)
+        assert isinstance(message, ShardMessage)
+        handle = self._led(message.shard)
+        return call.run(handle.driver, handle.name, message)
+
     def transact(self, request: pb.TransactionStep) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(
             json=self._drivers.run_transaction_step(self._node_id, request.json)
@@ -141,3 +149,9 @@ def shard_handlers(
     """Return the service as a gRPC server takes it."""
     service = ShardService(drivers, clock, groups, run_offset_step)
     return service_handlers(pb, SERVICE, service, failure_of, pools)
+
+
+def forwarded_methods(service: ShardService) -> dict[str, Serve]:
+    """Return what the channel `forward` serves: the same calls, with the same answers."""
+    calls: tuple[ServedCall, ...] = FORWARDED
+    return {call.method: partial(service.serve_packed, call) for call in calls}

@@ -26,7 +26,7 @@ from prometheus_client import (
 from penstock.api import EmbeddedBackend
 from penstock.codec.select import native_only
 from penstock.errors import NotSupportedError, RetryableError, SetupError, StoreError
-from penstock.meta import STORAGE_LISTENER, ClusterNode, meta_handlers
+from penstock.meta import STORAGE_LISTENER, ClusterNode, PeerNetwork, meta_handlers
 from penstock.node.node import Node
 from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.platform.addresses import bare_host, bracketed, with_port
@@ -38,7 +38,8 @@ from penstock.remote.monitoring.health import Level, NodeHealth
 from penstock.remote.monitoring.http_server import MonitoringServer
 from penstock.remote.peers.clocks import PeerClocks
 from penstock.remote.peers.connections import ClientConnectionManager
-from penstock.remote.peers.shard_service import shard_handlers
+from penstock.remote.peers.forward_calls import ForwardCalls
+from penstock.remote.peers.shard_service import ShardService, forwarded_methods, shard_handlers
 from penstock.remote.server.call_threads import CallThreads
 from penstock.remote.server.grpc_server import THREADS_MAX, start_server, waiting_pools
 from penstock.remote.server.node_start import start_node
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 GRACE_S: Final = 10.0
 LEAVE_S: Final = 2.0
+FORWARD_THREADS_MAX: Final = 256
+"""Threads that serve other nodes over the internal port."""
 _ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
 
 _log: Final = get_logger(__name__)
@@ -187,6 +190,14 @@ class Server:
         if self._forwarder is None or not isinstance(meta, ClusterNode):
             return
         self._forwarder.follow(meta)
+        if isinstance(meta, PeerNetwork):
+            service = ShardService(self.node.driver_manager, self.node.clock)
+            self._forwarder.forward_calls = ForwardCalls(
+                meta.channel("forward"),
+                forwarded_methods(service),
+                CallThreads(FORWARD_THREADS_MAX, "penstock-forward"),
+                self.node.clock,
+            )
         self.node.groups.send_to_coordinator = self._forwarder.ask_group
         self.node.groups.ask_other_later = self._forwarder.ask_group_later
         host = bare_host(listen.advertised_host or listen.host)
@@ -253,6 +264,8 @@ class Server:
         self._pools.wake_all()
         self._rpc.stop(GRACE_S).wait()
         self._pools.shutdown()
+        if self._forwarder is not None and self._forwarder.forward_calls is not None:
+            self._forwarder.forward_calls.close(GRACE_S)
         self._save_offsets()
         self._leave_cluster()
         self.node.close()

@@ -24,7 +24,7 @@ from penstock.codec.validation import (
     check_text,
     check_time,
 )
-from penstock.engine.contract import AdapterOffsetStrategy, Isolation, ShardConfig
+from penstock.engine.contract import Acks, AdapterOffsetStrategy, Isolation, ShardConfig
 from penstock.errors import BadRequestError
 from penstock.record import Producer, Record, ShardId
 from penstock.remote import storage_pb2 as pb
@@ -134,7 +134,10 @@ def _unchanged(value: object) -> object:
     return value
 
 
+_acks: Final = _enum(Acks)
+
 _FROM_WIRE: Final[Mapping[str, Callable[[object], object]]] = {
+    "acks": lambda value: _acks(value or Acks.ALL),
     "columns": lambda value: tuple(cast("list[str]", value)),
     "config": _config,
     "isolation": _enum(Isolation),

@@ -40,24 +40,32 @@ def to_text(data: bytes) -> str:
 
 
 def record_to_wire(record: Record) -> pb.Record:
-    return pb.Record(
-        value=record.value,
-        key=record.key,
-        tags=[to_bytes(tag) for tag in record.tags],
-        headers=[pb.Header(name=to_bytes(name), value=value) for name, value in record.headers],
-        timestamp_ms=record.timestamp_ms,
-        expires_at_ms=record.expires_at_ms,
-    )
+    # Fields that are not named take no time; most records have a value and few others.
+    wire = pb.Record(value=record.value)
+    if record.key is not None:
+        wire.key = record.key
+    if record.timestamp_ms is not None:
+        wire.timestamp_ms = record.timestamp_ms
+    if record.expires_at_ms is not None:
+        wire.expires_at_ms = record.expires_at_ms
+    if record.tags:
+        wire.tags.extend(to_bytes(tag) for tag in record.tags)
+    if record.headers:
+        wire.headers.extend(
+            pb.Header(name=to_bytes(name), value=value) for name, value in record.headers
+        )
+    return wire
 
 
 def record_from_wire(wire: pb.Record) -> Record:
+    has, tags = wire.HasField, wire.tags
     return Record(
-        wire.value if wire.HasField("value") else None,
-        wire.key if wire.HasField("key") else None,
-        tuple(to_text(tag) for tag in wire.tags) if wire.tags else (),
+        wire.value if has("value") else None,
+        wire.key if has("key") else None,
+        tuple(to_text(tag) for tag in tags) if tags else (),
         _headers(wire),
-        wire.timestamp_ms if wire.HasField("timestamp_ms") else None,
-        wire.expires_at_ms if wire.HasField("expires_at_ms") else None,
+        wire.timestamp_ms if has("timestamp_ms") else None,
+        wire.expires_at_ms if has("expires_at_ms") else None,
     )
 
 
@@ -179,11 +187,16 @@ def locations_from_wire(reply: pb.WriteReply) -> Locations:
 
 
 def producer_to_wire(producer: Producer) -> pb.Producer:
-    return pb.Producer(id=producer.id, epoch=producer.epoch, sequence=producer.sequence)
+    return pb.Producer(
+        id=producer.id,
+        epoch=producer.epoch,
+        sequence=producer.sequence,
+        is_transactional=producer.is_transactional,
+    )
 
 
 def producer_from_wire(producer: pb.Producer) -> Producer:
-    return Producer(producer.id, producer.epoch, producer.sequence)
+    return Producer(producer.id, producer.epoch, producer.sequence, producer.is_transactional)
 
 
 def positions_to_wire(

@@ -13,7 +13,7 @@ from typing import Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, ca
 
 from google.protobuf.message import Message as WireMessage
 
-from penstock.engine.contract import ShardInfo, StorageEngine, Written
+from penstock.engine.contract import ForwardingEngine, ShardInfo, StorageEngine, Written
 from penstock.record import Offset, StoredRecord
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2
@@ -52,6 +52,9 @@ class ServedCall(Protocol):
     @property
     def is_paged(self) -> bool: ...
 
+    @property
+    def message(self) -> type[WireMessage]: ...
+
     def run(self, driver: object, shard_name: str, message: WireMessage) -> WireMessage: ...
 
 
@@ -59,7 +62,8 @@ class ShardCall(Generic[P, R]):
     def __init__(
         self,
         method: str,
-        operation: Callable[Concatenate[StorageEngine, P], R],
+        operation: Callable[Concatenate[StorageEngine, P], R]
+        | Callable[Concatenate[ForwardingEngine, P], R],
         message: type[WireMessage],
         reply: Reply[object, R],
         *,
@@ -133,7 +137,13 @@ INFO: Final = ShardCall(
     driver_method="stable_info",  # only the leader knows which records open transactions hide
     timeout_s=INFO_S,
 )
-WRITE: Final = ShardCall("Write", StorageEngine.batch_write, pb.ShardWrite, _WRITTEN)
+WRITE: Final = ShardCall(
+    "Write",
+    ForwardingEngine.forward_write,
+    pb.ShardWrite,
+    _WRITTEN,
+    driver_method="batch_write",
+)
 READ: Final = ShardCall("Read", StorageEngine.read_by_offset, pb.ShardRead, _RECORDS)
 READ_BY_TAG: Final = ShardCall("ReadByTag", StorageEngine.read_by_tag, pb.ShardTagRead, _RECORDS)
 READ_BY_KEY: Final = ShardCall("ReadByKey", StorageEngine.read_by_key, pb.ShardKey, _NEWEST)
@@ -149,6 +159,9 @@ OFFSET_AT: Final = ShardCall(
     "OffsetAt", StorageEngine.get_offset_by_timestamp, pb.ShardMoment, OFFSET
 )
 COMPACT: Final = ShardCall("Compact", StorageEngine.compact, pb.ShardName, COMPACTED)
+
+FORWARDED: Final = (WRITE, READ, READ_BY_TAG, READ_BY_KEY, INFO, OFFSET_AT)
+"""Short calls with one reply, which nodes make over the channel `forward`."""
 
 SHARD_CALLS: Final[tuple[ServedCall, ...]] = (
     SEAL,

@@ -193,10 +193,10 @@ def test_a_read_waits_for_a_cut_that_is_under_way(monkeypatch: pytest.MonkeyPatc
         assert units_gone.wait(60)
         return look_up(files, log, query)
 
-    def slow_cut_from(self: ShardState, offset: int) -> None:
+    def slow_cut_from(self: ShardState, offset: int) -> list[int]:
         units_gone.set()
         assert asking.wait(60)
-        truncate_from(self, offset)
+        return truncate_from(self, offset)
 
     def note_question(self: ShardLog, cuts: int) -> bool:
         asking.set()

@@ -80,6 +80,11 @@ class DataChannel:
         self.traffic.drop(frame_size(data))
         return False
 
+    def is_connected(self, node: int) -> bool:
+        """Say whether messages can be sent to a node, and it can reply. Any thread may ask."""
+        link = self._links.get(node)
+        return link is not None and link.is_connected and node in self._incoming
+
     def pause(self, node: int) -> None:
         self._network.run_on_loop(partial(self._pause, node))
 
@@ -110,6 +115,7 @@ class DataChannel:
             replaced.abort()
         if hello.node_id in self._paused:
             incoming.pause()
+        self._open_link(hello.node_id)  # for replies
         return True
 
     def detach(self, incoming: _DataIncoming) -> None:

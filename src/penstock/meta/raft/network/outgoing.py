@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -139,6 +140,14 @@ class Outgoing(asyncio.Protocol):
         """Write a part of a frame; the caller respects `is_writable`."""
         assert self._raw is not None, "data follows the connection"
         self._raw.write(data)
+
+    def copy_socket(self) -> socket.socket:
+        """Return the socket under another descriptor, which the caller closes when the connection
+        ends; from now on `is_writable` says whether the transport's buffer is empty."""
+        assert self._raw is not None, "data follows the connection"
+        self._raw.set_write_buffer_limits(high=0)
+        copy: socket.socket = self._raw.get_extra_info("socket").dup()
+        return copy
 
     def abort(self) -> None:
         if self._raw is not None:

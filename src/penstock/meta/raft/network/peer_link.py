@@ -1,12 +1,14 @@
 """The way to one node on a data channel: a connection that is kept, and what waits for it.
 
-`offer` may be called from any thread and never blocks. What waits takes at most `BUFFERED_MAX`
+`offer` may be called from any thread and never blocks. While nothing waits, it writes to the socket
+itself, which saves the way through the network's thread. What waits takes at most `BUFFERED_MAX`
 bytes; the transport below holds `WRITE_SIZE` more. When the connection ends, what waits is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -59,7 +61,10 @@ class PeerLink:
         """Bytes that wait, those of a frame that is partly written included."""
         self._rest = memoryview(b"")
         """What is left of a large frame."""
-        self._is_flush_due = False
+        self._is_busy = False
+        """Whether the network's thread has bytes to write, and so must write all that follow."""
+        self._direct: socket.socket | None = None
+        """The connection's socket, for writes of other threads."""
         self._limit = 0
         """Of `_size`; 0 without a connection."""
         self._connection: Outgoing | None = None
@@ -73,19 +78,43 @@ class PeerLink:
             return False
         head = frame_head(data, FRAME_VERSION)
         size = len(head) + len(data)
-        parts = (head + data,) if len(data) < _JOINED_SIZE_MAX else (head, data)
+        joined = len(data) < _JOINED_SIZE_MAX
+        parts: tuple[bytes, ...] = (head + data,) if joined else (head, data)
         with self._lock:
             if self._size + size > self._limit:
                 return False
+            if not self._is_busy:
+                parts = self._write_now(parts)
+                if not parts:
+                    return True
             self._outbox.extend(parts)
-            self._size += size
-            is_flush_due, self._is_flush_due = self._is_flush_due, True
-        if not is_flush_due:
+            self._size += sum(map(len, parts))
+            was_busy, self._is_busy = self._is_busy, True
+        if not was_busy:
             try:
                 self._loop.call_soon_threadsafe(self._flush)
             except RuntimeError:  # the loop is closed: so is the connection
                 return False
         return True
+
+    @property
+    def is_connected(self) -> bool:
+        return self._limit > 0
+
+    def _write_now(self, parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Write what the socket's buffer takes; return the rest."""
+        assert self._direct is not None, "there is a connection"
+        try:
+            written = self._direct.sendmsg(parts)
+        except OSError:  # the buffer is full; or the connection has ended, as the loop will notice
+            return parts
+        self._traffic.count_sent(written)
+        rest: list[bytes] = []
+        for part in parts:
+            if written < len(part):
+                rest.append(part[written:])
+            written = max(0, written - len(part))
+        return tuple(rest)
 
     def close(self) -> asyncio.Task[None]:
         """Return the task that ends with this."""
@@ -107,8 +136,11 @@ class PeerLink:
         return connection
 
     def _welcome(self) -> None:
+        assert self._connection is not None, "it is the connection that says so"
         with self._lock:
+            self._direct = self._connection.copy_socket()
             self._limit = BUFFERED_MAX
+            self._is_busy = False
         self._on_connected()
 
     def _lose(self) -> None:
@@ -116,26 +148,27 @@ class PeerLink:
             self._limit = 0
             dropped, self._size = self._size, 0
             self._outbox.clear()
+            if self._direct is not None:
+                self._direct.close()
+                self._direct = None
         self._traffic.drop(dropped)
         self._rest = memoryview(b"")
         self._on_lost()
 
     def _flush(self) -> None:
-        with self._lock:
-            self._is_flush_due = False
         connection = self._connection
         for _ in range(_WRITES_MAX):
             if connection is None or not (connection.is_welcome and connection.is_writable):
-                return
+                return  # it is called again when the connection is writable
             part = self._take()
             if not part:
                 return
             connection.write(part)
-            self._traffic.sent += len(part)
+            self._traffic.count_sent(len(part))
         self._loop.call_soon(self._flush)
 
     def _take(self) -> bytes | memoryview:
-        """Return the next bytes to write, at most `WRITE_SIZE`."""
+        """Return the next bytes to write, at most `WRITE_SIZE`; none: other threads may write."""
         with self._lock:
             if not self._rest and self._outbox and len(self._outbox[0]) > WRITE_SIZE:
                 self._rest = memoryview(self._outbox.popleft())
@@ -149,6 +182,8 @@ class PeerLink:
                 size += len(self._outbox[0])
                 small.append(self._outbox.popleft())
             self._size -= size
+            if not small:
+                self._is_busy = False
         return small[0] if len(small) == 1 else b"".join(small)
 
 

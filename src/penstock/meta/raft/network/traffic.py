@@ -17,7 +17,10 @@ class ChannelTraffic:
         self.dropped = 0
         """Bytes that were to be sent and were not: no connection, or its buffer was full."""
 
+    def count_sent(self, size: int) -> None:
+        with self._lock:
+            self.sent += size
+
     def drop(self, size: int) -> None:
-        """Any thread may call; the other counts belong to the network's thread."""
         with self._lock:
             self.dropped += size

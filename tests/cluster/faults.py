@@ -1,0 +1,204 @@
+"""Faults of a drill, planned from a seed: what happens when, for how long, to which node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+from tests.cluster.nodes import Nodes
+from tests.cluster.workloads import API, PARTITIONS
+
+HOURS: Final = 3_600.0
+
+
+class Fault(NamedTuple):
+    """`role`: leader or follower of `partition` of the topic `api`, or any node by number."""
+
+    kind: str
+    rest_s: float
+    """Time before it in which nothing happens."""
+    lasts_s: float
+    role: str
+    partition: int
+    number: int
+    """A random number for what remains to be chosen."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} ({self.role} of partition {self.partition}) for {self.lasts_s:.1f} s "
+            f"after {self.rest_s:.1f} s, number {self.number}"
+        )
+
+
+class Kind(NamedTuple):
+    """`copies`: how many copies of a record it takes to survive this fault."""
+
+    run: Callable[[Nodes, Fault, int], None]
+    lasts_s: tuple[float, float]
+    copies: int = 1
+    needs: str = ""
+    roles: tuple[str, ...] = ("leader", "follower")
+
+
+def plan(
+    seed: int, seconds: float, kinds: Sequence[str], rest_s: tuple[float, float], pause_max_s: float
+) -> list[Fault]:
+    """Return faults that take about so many seconds. Each kind occurs once before one repeats."""
+    random, made, total = Random(seed), list[Fault](), 0.0
+    bag: list[str] = []
+    while total < seconds:
+        if not bag:
+            bag = random.sample(list(kinds), len(kinds))
+        kind = bag.pop()
+        least, most = KINDS[kind].lasts_s
+        most = min(most, pause_max_s) if kind == "pause" else most
+        fault = Fault(
+            kind,
+            random.uniform(*rest_s),
+            random.uniform(least, most),
+            random.choice(KINDS[kind].roles),
+            random.randrange(PARTITIONS),
+            random.randrange(1 << 30),
+        )
+        made.append(fault)
+        total += fault.rest_s + fault.lasts_s + STARTS_S.get(kind, 2.0)
+    return made
+
+
+STARTS_S: Final = {"rolling": 15.0, "kill all": 6.0, "pause": 0.0, "clock step": 0.0}
+"""About how long nodes take to start after a fault."""
+
+
+def strike(nodes: Nodes, fault: Fault) -> str:
+    """Let a fault happen and end; return what happened to which node. All nodes run afterwards."""
+    leader = nodes.leader(API, fault.partition) or nodes.numbers[0]
+    others = [node for node in nodes.numbers if node != leader]
+    chosen = leader if fault.role == "leader" or not others else others[fault.number % len(others)]
+    KINDS[fault.kind].run(nodes, fault, chosen)
+    return f"{fault.kind}: node {chosen}, {fault.role} of {API}/{fault.partition}"
+
+
+def _restart(nodes: Nodes, node: int) -> None:
+    nodes.start(node)
+    nodes.wait_ready()
+
+
+def _kill(nodes: Nodes, fault: Fault, node: int) -> None:
+    nodes.kill(node)
+    time.sleep(fault.lasts_s)
+    _restart(nodes, node)
+
+
+def _kill_all(nodes: Nodes, fault: Fault, _node: int) -> None:
+    for node in nodes.numbers:
+        nodes.kill(node)
+    time.sleep(fault.lasts_s)
+    nodes.start_all()
+    nodes.wait_ready()
+
+
+def _stop(nodes: Nodes, fault: Fault, node: int) -> None:
+    nodes.stop(node)
+    time.sleep(fault.lasts_s)
+    _restart(nodes, node)
+
+
+def _rolling(nodes: Nodes, _fault: Fault, _node: int) -> None:
+    for node in nodes.numbers:
+        nodes.stop(node)
+        _restart(nodes, node)
+
+
+def _pause(nodes: Nodes, fault: Fault, node: int) -> None:
+    nodes.pause(node)
+    time.sleep(fault.lasts_s)
+    nodes.resume(node)
+
+
+def _wipe(nodes: Nodes, fault: Fault, node: int) -> None:
+    nodes.kill(node)
+    nodes.wipe(node)
+    # As a disk that is replaced: the others have noticed that the old one is gone.
+    time.sleep(max(3.0, fault.lasts_s))
+    _restart(nodes, node)
+
+
+def _flip(nodes: Nodes, fault: Fault, node: int) -> None:
+    nodes.stop(node)
+    nodes.flip_bits(node, Random(fault.number))
+    time.sleep(fault.lasts_s)
+    _restart(nodes, node)
+
+
+def _step_clock(nodes: Nodes, fault: Fault, node: int) -> None:
+    hours = (-240, -1, 1, 240)[fault.number % 4]
+    nodes.step_clock(node, hours * HOURS)
+    time.sleep(fault.lasts_s)
+    nodes.step_clock(node, 0)
+
+
+def _fill(nodes: Nodes, fault: Fault, _node: int) -> None:
+    node = sorted(nodes.mounted)[fault.number % len(nodes.mounted)]
+    nodes.fill_disk(node)
+    time.sleep(fault.lasts_s)
+    nodes.free_disk(node)
+    # The node's part in the metadata ends with a failed write, until it is restarted.
+    if not nodes.is_ready(node):
+        nodes.kill(node)
+        _restart(nodes, node)
+
+
+def _cut_off(nodes: Nodes, fault: Fault, node: int) -> None:
+    assert nodes.network is not None
+    for other in nodes.numbers:
+        if other != node:
+            nodes.network.cut(node, other)
+            nodes.network.cut(other, node)
+    time.sleep(fault.lasts_s)
+    nodes.network.heal()
+
+
+def _cut_one_way(nodes: Nodes, fault: Fault, node: int) -> None:
+    assert nodes.network is not None
+    others = [other for other in nodes.numbers if other != node]
+    target = others[fault.number % len(others)]
+    nodes.network.cut(node, target)
+    time.sleep(fault.lasts_s)
+    nodes.network.heal()
+
+
+def _cut_ring(nodes: Nodes, fault: Fault, node: int) -> None:
+    """Each node reaches its neighbours only: with three nodes, two cannot reach each other."""
+    assert nodes.network is not None
+    count = len(nodes.numbers)
+    away = nodes.numbers[(nodes.numbers.index(node) + count // 2) % count]
+    nodes.network.cut(node, away)
+    nodes.network.cut(away, node)
+    time.sleep(fault.lasts_s)
+    nodes.network.heal()
+
+
+def _lose(nodes: Nodes, fault: Fault, node: int) -> None:
+    assert nodes.network is not None
+    assert nodes.network.lose(node, 5)
+    time.sleep(fault.lasts_s)
+    nodes.network.heal()
+
+
+KINDS: Final = {
+    "kill": Kind(_kill, (0.0, 3.0)),
+    "kill all": Kind(_kill_all, (0.0, 1.0)),
+    "stop": Kind(_stop, (0.0, 2.0)),
+    "rolling": Kind(_rolling, (0.0, 0.0)),
+    "pause": Kind(_pause, (1.0, 30.0)),
+    "clock step": Kind(_step_clock, (2.0, 6.0)),
+    "disk full": Kind(_fill, (2.0, 5.0), needs="disk"),
+    "wipe": Kind(_wipe, (3.0, 5.0), copies=2),
+    "bit flips": Kind(_flip, (0.0, 1.0), copies=2),
+    "cut off": Kind(_cut_off, (2.0, 10.0), needs="network"),
+    "one way": Kind(_cut_one_way, (2.0, 10.0), needs="network"),
+    "ring": Kind(_cut_ring, (2.0, 10.0), needs="network"),
+    "loss": Kind(_lose, (3.0, 10.0), needs="netem"),
+}

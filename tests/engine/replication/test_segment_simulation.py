@@ -1,0 +1,52 @@
+"""The simulation of replication over real segment stores on simulated disks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+from tests.engine.replication.segment_logs import SegmentLog, SegmentNode
+from tests.engine.replication.simulator import Log, MakeLogs, Violation, simulate
+
+from penstock.record import QueueKind
+
+PARTS: Final = 2
+SEEDS: Final = 200
+SECONDS: Final = 20.0
+"""For each part; what is not done then is left to longer runs."""
+
+
+def make_logs_of(seed: int) -> MakeLogs:
+    kind = QueueKind.BATCH if seed % 3 == 0 else QueueKind.SIMPLE
+
+    def make_logs(node_id: int, *, is_sync: bool) -> Sequence[Log]:
+        node = SegmentNode(is_sync=is_sync, kind=kind, seed=seed * 10 + node_id)
+        return [SegmentLog(node, stream, is_sync=is_sync) for stream in range(2)]
+
+    return make_logs
+
+
+def run(seed: int) -> None:
+    try:
+        simulate(seed, make_logs_of(seed))
+    except Violation as violation:
+        pytest.fail(f"seed {seed}: {violation}")
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_fault_loses_or_changes_a_committed_record_of_a_store(part: int) -> None:
+    until = time.monotonic() + SECONDS
+    for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
+        run(seed)
+        if time.monotonic() > until:
+            break
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(12 * 3600)
+def test_no_fault_loses_or_changes_a_committed_record_of_a_store_in_a_long_run() -> None:
+    for seed in range(int(os.environ.get("PENSTOCK_SOAK_SEEDS", "5000"))):
+        run(seed)
