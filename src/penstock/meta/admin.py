@@ -6,6 +6,11 @@ The interface for the command line; other packages import from `penstock.meta`.
 from penstock.meta.client_api.local_reads import ANY_AGE, STALENESS_MS
 from penstock.meta.controller.decisions import DRAINING, ONLINE, Load, load_of
 from penstock.meta.controller.decommission import last_replica_shards, listed, lost_shards
+from penstock.meta.controller.replica_status import (
+    ReplicaProblem,
+    TopicReplicas,
+    replicated_topics,
+)
 from penstock.meta.proto import meta_pb2
 from penstock.meta.remote.connection import MetaConnection
 from penstock.meta.remote.groups import RemoteRows
@@ -21,9 +26,12 @@ __all__ = [
     "Load",
     "MetaConnection",
     "RemoteRows",
+    "ReplicaProblem",
+    "TopicReplicas",
     "last_replica_shards",
     "listed",
     "load_of",
     "lost_shards",
     "meta_pb2",
+    "replicated_topics",
 ]

@@ -259,8 +259,11 @@ class MetadataClient(ReplicaClient, Protocol):
         """Forget a shard, its segments and its lease; do nothing if it does not exist."""
         ...
 
-    def delete_shards(self, topic_id: str, partitions: Sequence[int]) -> None:
-        """Forget several shards of a topic, hundreds at a time."""
+    def delete_shards(
+        self, topic_id: str, partitions: Sequence[int], *, node_id: int | None = None
+    ) -> None:
+        """Forget several shards of a topic, hundreds at a time; with `node_id` only the replicas of
+        that node, and a shard with its last one."""
         ...
 
     def get_shard(self, shard: ShardId) -> Shard | None: ...

@@ -13,6 +13,7 @@ DATA/offsets         cached commits (RocksDB)
 DATA/store-id        the id of the directory, for the other nodes of a cluster
 DATA/engines         ids of the engine directories: see `engine.engine_identity`
 DATA/clock           the last trusted time: see `clock_guard`
+DATA/quarantine      shards that the metadata do not name: see `engine.routing.quarantine`
 DATA/session         which run of which boot the engines are from: see `start_proof`
 DATA/clean-stop      the last stop was complete: see `start_proof`
 DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
@@ -24,6 +25,7 @@ import os
 from typing import Final
 
 from penstock.engine.engine_identity import KNOWN_ENGINES
+from penstock.engine.routing.quarantine import QUARANTINE
 from penstock.engine.segment import opening_errors
 from penstock.errors import SetupError
 from penstock.meta import ULID_RANDOM_SIZE, make_ulid
@@ -45,6 +47,7 @@ _NAMES: Final = frozenset(
         LOCK,
         CLOCK_FILE,
         _RECONCILED,
+        QUARANTINE,
         SESSION,
         CLEAN_STOP,
         _STORE_ID,

@@ -35,7 +35,8 @@ from penstock.engine.engine_identity import (
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.replication.proposals import ReplicaMetadata
 from penstock.engine.replication.replicator import Replicator
-from penstock.engine.routing.reconcile import Reconciled, reconcile
+from penstock.engine.routing.quarantine import Quarantine
+from penstock.engine.routing.reconcile import Reconciled, UnknownShards, reconcile
 from penstock.engine.routing.shard_metrics import ShardMetrics
 from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.routing.storage_cache import StorageCacheManager, share_topics
@@ -407,12 +408,23 @@ class Node:
         )
 
     def _reconcile(self) -> Reconciled:
+        quarantine = Quarantine(self._directory.disk, self.path)
+        unknown: UnknownShards | None = None
+        if self.settings.node.peers:
+            unknown = UnknownShards(
+                deleting={topic.topic_id for topic in self.meta.list_deleting_topics()},
+                doomed={(one.storage_type, one.id) for one in quarantine.read() if one.is_doomed},
+            )
         done = reconcile(
             self.handler,
             present=self._opener.present(),
             altered_since=self._directory.reconciled_revision,
             where=self.path,
+            unknown=unknown,
         )
+        if unknown is not None:
+            with opening_errors(self.path):
+                quarantine.write(done.unknown)
         self._remove_lost_offsets()
         self.admin.finish_creations()
         self.admin.finish_deletions()

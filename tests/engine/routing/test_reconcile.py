@@ -7,11 +7,13 @@ from msgspec.structs import replace
 from tests.adapter.bench import Bench
 
 from penstock.engine.contract import ShardConfig
-from penstock.engine.routing.reconcile import reconcile
-from penstock.errors import CorruptionError, DiskFullError, ShardLostError
+from penstock.engine.routing.quarantine import Quarantine, QuarantinedShard
+from penstock.engine.routing.reconcile import UnknownShards, reconcile
+from penstock.errors import BadRequestError, CorruptionError, DiskFullError, ShardLostError
 from penstock.meta.client import Update
 from penstock.meta.events import ShardPut
 from penstock.record import Offset, Record, ShardId
+from penstock.testing import FaultyDisk
 
 FULL = DiskFullError("no room")
 
@@ -105,3 +107,42 @@ def test_a_deletion_that_cannot_be_finished_is_left_to_the_next_start() -> None:
         assert bench.admin.finish_deletions() == 0
         bench.engine.fails_to_delete = None
         assert bench.admin.finish_deletions() == 1
+
+
+def test_a_cluster_keeps_what_its_metadata_do_not_name() -> None:
+    with Bench() as bench:
+        topic_id = bench.create("orders", 1)
+        strangers = {"orphan", "given-up", "deleting"}
+        for name in strangers:
+            bench.engine.create_shard(ShardId(name, 0), ShardConfig())
+        moved = bench.storage_cache.shards[f"{topic_id}_0"]
+        assert moved.meta is not None
+        update = ShardPut(replace(moved.meta, replicas=(9,), in_sync=(9,), leader=9))
+        bench.storage_cache.apply(Update(bench.storage_cache.revision + 1, (update,)))
+        restarted(bench)
+        (storage_type,) = bench.handler.engines.opened()
+        unknown = UnknownShards(
+            deleting={"deleting"}, doomed={(storage_type, ShardId("given-up", 0))}
+        )
+        done = reconcile(
+            bench.handler, present=[storage_type], altered_since=0, where="here", unknown=unknown
+        )
+        assert done.unknown == [QuarantinedShard(storage_type, "orphan_0")]
+        assert bench.engine.list_shard() == [ShardId("orphan", 0)], "the others had to go"
+
+
+def test_a_quarantine_lists_its_shards_until_an_operator_gives_them_up() -> None:
+    disk = FaultyDisk()
+    disk.make_directory("/data")
+    quarantine = Quarantine(disk, "/data")
+    one, two = QuarantinedShard("EngineSegment", "a_0"), QuarantinedShard("EngineSegment", "b_1")
+    quarantine.write([two, one])
+    disk.crash()
+    assert quarantine.read() == [one, two]
+    with pytest.raises(BadRequestError, match="shard c_0 is not in quarantine"):
+        quarantine.doom(["c_0"])
+    assert quarantine.doom(["a_0"]) == 1
+    assert quarantine.read() == [replace(one, is_doomed=True), two]
+    assert quarantine.doom([]) == 2
+    quarantine.write([])
+    assert quarantine.read() == []

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.commands.cluster_recovery import recover
+from penstock.cli.commands.cluster_replicas import elect, quarantine, replica_lines
 from penstock.cli.commands.cluster_up import up
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
@@ -34,6 +35,7 @@ from penstock.meta.admin import (
     listed,
     load_of,
     lost_shards,
+    replicated_topics,
 )
 from penstock.meta.admin import meta_pb2 as pb
 from penstock.node.connect_store import check_addresses
@@ -41,6 +43,8 @@ from penstock.platform.clock import SystemClock
 
 app: Final = typer.Typer(help="Show and change the members of a cluster.", no_args_is_help=True)
 app.command()(recover)
+app.command()(elect)
+app.command()(quarantine)
 app.command()(up)
 
 _SINGLE: Final = (
@@ -97,6 +101,8 @@ def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str
             f"{listed(lost)}. Delete their topics, or restart the shards empty with `penstock "
             "cluster accept-loss`"
         )
+    if states:
+        lines += replica_lines(list(replicated_topics(rows)))
     if not knows_leader:
         age_ms = rows.age_ms
         age = "of unknown age" if age_ms is None else f"up to {age_ms / 1_000:.1f} s old"
@@ -155,7 +161,7 @@ def _progress(reply: pb.ClusterStatusReply, node: int) -> str:
 
 @app.command()
 def status(server: Server = None) -> None:
-    """Show nodes, Raft groups, leaders, terms and replication progress."""
+    """Show nodes, replicas of topics, Raft groups, leaders, terms and their progress."""
     with _connection(server) as connection:
         reply = _status(connection)
         nodes = _nodes(connection, reply)
@@ -251,7 +257,7 @@ def remove(
 ) -> None:
     """Remove a node from all Raft groups.
 
-    Fails while the node has the only copy of some shards: records are not moved.
+    Fails while the node has the only copy of some shards; drain it first to move replicated ones.
     """
     with _connection(server) as connection:
         lost = _remove(connection, node, is_forced=force)
@@ -289,7 +295,7 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Undo the drain.")] = False,
     server: Server = None,
 ) -> None:
-    """Place no new shards on a node, and move shard leadership to other replicas."""
+    """Place no new shards on a node, let other replicas lead, and move its replicas elsewhere."""
     addresses = check_addresses(server or DEFAULT_ADDRESS)
     with closing(RemoteMetaClient(addresses, node_id=node, deadline_s=_DEADLINE_S)) as client:
         client.set_node_status(node, ONLINE if undo else DRAINING)

@@ -6,7 +6,8 @@ every such change is chosen so that the metadata decides:
   * a shard that the metadata has and an engine lacks is created (its topic was being created, or
     its engine forgets)
   * a shard that an engine has and the metadata lacks is deleted (its topic's creation was being
-    undone, or its deletion was nearly done)
+    undone, or its deletion was nearly done). In a cluster only if the metadata say where it is now,
+    or that its topic is being deleted; otherwise it goes into quarantine: see `Quarantine`
   * a shard whose records are lost is neither created, for it would pass for what was there, nor
     deleted
   * topics altered since the last start give their engines the configuration again
@@ -25,6 +26,7 @@ from msgspec import Struct
 
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.plugins import plugin_name
+from penstock.engine.routing.quarantine import QuarantinedShard
 from penstock.errors import CorruptionError, RetryableError, SetupError
 from penstock.meta import LOST
 from penstock.platform.log import get_logger
@@ -41,6 +43,17 @@ class Reconciled(Struct):
     deleted: int = 0
     altered: int = 0
     failed: int = 0
+    unknown: list[QuarantinedShard] = []
+    """Shards that the metadata do not name, and that are kept."""
+
+
+class UnknownShards(Struct):
+    """What becomes of shards in a cluster that the metadata do not name."""
+
+    deleting: Collection[str]
+    """Ids of topics that are being deleted."""
+    doomed: Collection[tuple[str, ShardId]]
+    """Storage types and shards that an operator has given up."""
 
 
 def reconcile(
@@ -49,21 +62,14 @@ def reconcile(
     present: Collection[str],
     altered_since: int,
     where: str,
+    unknown: UnknownShards | None = None,
 ) -> Reconciled:
     """Make the engines agree with the cache, which is complete. `present` names the storage types
-    whose engines may hold something; `altered_since` is the revision of the last start."""
+    whose engines may hold something; `altered_since` is the revision of the last start. Without
+    `unknown`, shards that the metadata do not name are deleted."""
     cache = handler.cache
-    expected: dict[str, dict[ShardId, bool]] = {}
-    lost: set[ShardId] = set()
-    for entry in cache.entries():
-        if entry.meta is not None and handler.node_id in entry.meta.replicas:
-            if entry.meta.status == LOST:
-                _log.error("shard_lost", shard=entry.name, topic=entry.topic.topic.name)
-                lost.add(entry.id)
-                continue
-            shards = expected.setdefault(entry.topic.storage_type, {})
-            shards[entry.id] = entry.topic.topic.revision > altered_since
-    done = Reconciled()
+    expected, lost = _expected(handler, altered_since)
+    done = Reconciled(unknown=[])
     for storage_type in sorted({*present, *expected}):
         held = _held_by(handler, storage_type)
         if held is None:
@@ -88,6 +94,8 @@ def reconcile(
                 f"name, and it is at revision {cache.revision}, before {altered_since} of the last "
                 "start; is it another cluster's, or was an old copy put back?",
             )
+        if unknown is not None:
+            held -= _keep_unknown(handler, storage_type, held - here.keys(), unknown, done)
         _reconcile_engine(handler, storage_type, held, here, done)
     if done.created or done.deleted or done.altered:
         _log.info(
@@ -97,6 +105,49 @@ def reconcile(
             altered=done.altered,
         )
     return done
+
+
+def _expected(
+    handler: StorageEngineHandler, altered_since: int
+) -> tuple[dict[str, dict[ShardId, bool]], set[ShardId]]:
+    """Return the shards that this node should have, by storage type, with whether they were
+    altered; and those that are lost."""
+    expected: dict[str, dict[ShardId, bool]] = {}
+    lost: set[ShardId] = set()
+    for entry in handler.cache.entries():
+        if entry.meta is not None and handler.node_id in entry.meta.replicas:
+            if entry.meta.status == LOST:
+                _log.error("shard_lost", shard=entry.name, topic=entry.topic.topic.name)
+                lost.add(entry.id)
+                continue
+            shards = expected.setdefault(entry.topic.storage_type, {})
+            shards[entry.id] = entry.topic.topic.revision > altered_since
+    return expected, lost
+
+
+def _keep_unknown(
+    handler: StorageEngineHandler,
+    storage_type: str,
+    shards: set[ShardId],
+    unknown: UnknownShards,
+    done: Reconciled,
+) -> set[ShardId]:
+    """Put those of the shards into quarantine that must not be deleted; return them."""
+    kept = {shard for shard in shards if not _may_go(handler, storage_type, shard, unknown)}
+    for shard in sorted(kept):
+        _log.error("shard_in_quarantine", shard=shard.name, storage_type=storage_type)
+        done.unknown.append(QuarantinedShard(storage_type, shard.name))
+    return kept
+
+
+def _may_go(
+    handler: StorageEngineHandler, storage_type: str, shard: ShardId, unknown: UnknownShards
+) -> bool:
+    """Return whether a shard that is not expected here may be deleted."""
+    if shard.topic in unknown.deleting or (storage_type, shard) in unknown.doomed:
+        return True
+    entry = handler.cache.shards.get(shard.name)
+    return entry is not None and entry.meta is not None and bool(entry.meta.in_sync)
 
 
 def _held_by(handler: StorageEngineHandler, storage_type: str) -> set[ShardId] | None:

@@ -205,10 +205,12 @@ class LogMetadataClient(LogNodeClient):
     def delete_shard(self, shard: ShardId) -> None:
         self.delete_shards(shard.topic, [shard.partition])
 
-    def delete_shards(self, topic_id: str, partitions: Sequence[int]) -> None:
+    def delete_shards(
+        self, topic_id: str, partitions: Sequence[int], *, node_id: int | None = None
+    ) -> None:
         for start in range(0, len(partitions), cmd.PLACEMENTS_MAX):
             some = tuple(partitions[start : start + cmd.PLACEMENTS_MAX])
-            self._done(cmd.DeleteShards(topic_id, some), cmd.Done)
+            self._done(cmd.DeleteShards(topic_id, some, node_id), cmd.Done)
 
     def get_shard(self, shard: ShardId) -> Shard | None:
         check_text("a topic id", shard.topic)

@@ -112,6 +112,8 @@ class DeleteShards(Struct, frozen=True, array_like=True, tag="delete-shards"):
 
     topic_id: Name
     partitions: Annotated[tuple[Partition, ...], Meta(min_length=1, max_length=PLACEMENTS_MAX)]
+    node_id: NodeId | None = None
+    """Only the replicas of this node are gone; a shard goes with its last one."""
 
 
 class AssignLeader(Struct, frozen=True, array_like=True, tag="assign-leader"):

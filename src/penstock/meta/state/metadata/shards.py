@@ -110,6 +110,11 @@ def delete_shards(view: View, command: DeleteShards, _moment: Moment) -> Change 
         shard = SHARDS.get(view, command.topic_id, partition)
         if shard is None:
             continue
+        left = tuple(node for node in shard.replicas if node != command.node_id)
+        if command.node_id is not None and left:
+            # Without an event: the topic is deleted, and its shards are known to no watcher.
+            SHARDS.put(view, replace(shard, replicas=left), command.topic_id, partition)
+            continue
         for number in range(shard.first_segment, shard.active_segment + 1):
             SEGMENTS.delete(view, command.topic_id, partition, number)
         SHARDS.delete(view, command.topic_id, partition)

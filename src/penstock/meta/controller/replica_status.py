@@ -1,0 +1,60 @@
+"""How replicated shards are doing, for people: which lack replicas, a majority, or a leader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from penstock.meta.state.constants import ACTIVE
+from penstock.meta.state.metadata.replica_sets import is_replicated, min_insync_of
+from penstock.meta.state.metadata.rows import SHARDS, TOPICS
+from penstock.meta.state.model import Shard, Topic
+from penstock.meta.state.view import Reader
+
+
+class ReplicaProblem(Struct, frozen=True):
+    shard: Shard
+    is_offline: bool
+    """It has no leader."""
+    is_at_risk: bool
+    """Fewer replicas are in sync than a record needs to be committed."""
+
+    @property
+    def word(self) -> str:
+        if self.is_offline:
+            return "offline"
+        return "at risk" if self.is_at_risk else "under-replicated"
+
+
+class TopicReplicas(Struct, frozen=True):
+    """The replicas of one topic."""
+
+    topic: Topic
+    shards: int
+    moving: int
+    problems: tuple[ReplicaProblem, ...]
+
+
+def replicas_of(topic: Topic, shards: list[Shard]) -> TopicReplicas:
+    min_insync = min_insync_of(topic.config)
+    wanted = topic.config.replication
+    problems = tuple(
+        ReplicaProblem(shard, shard.leader is None, len(shard.in_sync) < min_insync)
+        for shard in shards
+        if shard.leader is None or len(shard.in_sync) < max(wanted, min_insync)
+    )
+    moving = sum(1 for shard in shards if shard.adding or shard.removing)
+    return TopicReplicas(topic, len(shards), moving, problems)
+
+
+def replicated_topics(rows: Reader) -> Iterator[TopicReplicas]:
+    """Yield the topics with several replicas, in the order of their ids."""
+    for topic in list(TOPICS.scan(rows)):
+        if topic.status != ACTIVE:
+            continue
+        if topic.config.replication > 1:
+            shards = list(SHARDS.scan(rows, topic.topic_id))
+            yield replicas_of(
+                topic, [shard for shard in shards if is_replicated(shard, topic.config)]
+            )
