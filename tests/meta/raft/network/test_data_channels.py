@@ -96,6 +96,31 @@ def test_messages_of_every_size_arrive_whole_and_in_order(nodes: TwoNodes, size:
     assert bodies(two) == sent
 
 
+def test_messages_of_many_threads_arrive_whole_and_in_the_order_of_each(nodes: TwoNodes) -> None:
+    """Threads write to the socket themselves while nothing waits for it."""
+    one, two = nodes.inbox(1), nodes.inbox(2)
+    one.connect(2)
+    sizes = (10, 70_000, 3, 900_000, 30, 300_000)
+
+    def send(thread: int) -> None:
+        for number in range(120):
+            data = b"%d-%03d-" % (thread, number) + bytes(sizes[(thread + number) % len(sizes)])
+            while not one.channel.send(2, data):
+                time.sleep(0.001)
+
+    threads = [in_thread(partial(send, thread)) for thread in range(4)]
+    for thread in threads:
+        thread.join(60)
+    wait_until(lambda: len(bodies(two)) == 480, "all arrive", 60)
+    found = bodies(two)
+    for thread_number in range(4):
+        own = [data for data in found if data.startswith(b"%d-" % thread_number)]
+        assert [data[2:5] for data in own] == [b"%03d" % number for number in range(120)]
+        assert all(not data[6:].strip(b"\0") for data in own)
+    wait_until(lambda: not one.channel._links[2]._is_busy, "threads may write again")
+    assert one.channel._links[2]._size == 0
+
+
 def test_the_largest_message_arrives_and_a_larger_one_is_refused(nodes: TwoNodes) -> None:
     one, two = nodes.inbox(1), nodes.inbox(2)
     one.connect(2)

@@ -31,7 +31,7 @@ _WRITES_MAX: Final = 16
 """Writes in one turn of the loop, so that other connections get theirs."""
 _JOINED_SIZE_MAX: Final = 64 << 10
 """A smaller frame is joined with its head; a larger one is not copied."""
-_PAUSE_SECONDS_MAX: Final = 2.0
+_PAUSE_SECONDS_MAX: Final = 0.5
 
 
 class PeerLink:
