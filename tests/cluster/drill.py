@@ -1,7 +1,7 @@
 """A drill: a cluster of real processes under load and faults, and the check of what clients saw.
 
 usage: python -m tests.cluster.drill --seconds 60 --seed 1 [--nodes 3] [--replication 1]
-       [--faults kill,pause] [--network] [--data DIR]
+       [--faults kill,pause] [--network] [--no-transactions] [--data DIR]
 
 The plan of faults follows from the seed; which node is the leader then, and how the threads of the
 clients alternate, does not. A failed drill prints seed, plan and anomalies.
@@ -67,6 +67,7 @@ class Options:
     rest_s: tuple[float, float] = (1.0, 3.0)
     pause_max_s: float = 6.0
     has_network: bool = False
+    has_transactions: bool = True
 
 
 @dataclass
@@ -124,7 +125,7 @@ def run(options: Options, directory: Path, say: Callable[[str], None]) -> Report
         cluster.start_all()
         cluster.wait_ready()
         _create_topics(cluster, options)
-        workers = _workers(cluster, options.seed)
+        workers = _workers(cluster, options)
         with _working(workers) as stopping:
             _strike_all(cluster, report, say)
             healed_at = time.monotonic()
@@ -188,8 +189,8 @@ def _create_topics(cluster: Nodes, options: Options) -> None:
     wait_until(are_led, "all shards have leaders")
 
 
-def _workers(cluster: Nodes, seed: int) -> list[Worker]:
-    stop = threading.Event()
+def _workers(cluster: Nodes, options: Options) -> list[Worker]:
+    stop, seed = threading.Event(), options.seed
     storage = list(cluster.storage.values())
     bootstrap = cluster.bootstrap
     return [
@@ -202,9 +203,15 @@ def _workers(cluster: Nodes, seed: int) -> list[Worker]:
         KafkaWriter("producer-1", 11, bootstrap, seed, stop),
         KafkaWriter("producer-2", 12, bootstrap, seed, stop),
         KafkaReader("consumer", KAFKA, bootstrap, seed, stop),
-        KafkaReader("consumer-of-copies", COPIES, bootstrap, seed, stop),
         GroupMember("member-1", "group", bootstrap, seed, stop),
-        Copier("copier", bootstrap, seed, stop),
+        *(
+            [
+                KafkaReader("consumer-of-copies", COPIES, bootstrap, seed, stop),
+                Copier("copier", bootstrap, seed, stop),
+            ]
+            if options.has_transactions
+            else []
+        ),
     ]
 
 
@@ -330,6 +337,7 @@ def _parse() -> tuple[Options, str | None]:
     parser.add_argument("--storage", default="segment", choices=["segment", "rocksdb", "memory"])
     parser.add_argument("--faults", default=",".join(QUICK), help=f"of {', '.join(faults.KINDS)}")
     parser.add_argument("--network", action="store_true", help="give each node a namespace")
+    parser.add_argument("--no-transactions", action="store_true", help="leave the copier out")
     parser.add_argument("--data", help="keep the data directories and logs here")
     given = parser.parse_args()
     kinds = tuple(faults.KINDS) if given.faults == "all" else tuple(given.faults.split(","))
@@ -341,6 +349,7 @@ def _parse() -> tuple[Options, str | None]:
         storage=given.storage,
         kinds=kinds,
         has_network=given.network,
+        has_transactions=not given.no_transactions,
     )
     return options, given.data
 
