@@ -15,6 +15,7 @@ only read records stay small. The types are in `__init__.pyi`.
 from importlib import import_module
 
 _HOMES = {
+    "Acks": "engine.contract",
     "AlreadyExistsError": "errors",
     "Consumer": "api",
     "GroupFencedError": "errors",

@@ -6,6 +6,7 @@ from penstock.api import Store as Store
 from penstock.api import TieringPolicy as TieringPolicy
 from penstock.api import Topic as Topic
 from penstock.api import TopicInfo as TopicInfo
+from penstock.engine.contract import Acks as Acks
 from penstock.errors import AlreadyExistsError as AlreadyExistsError
 from penstock.errors import GroupFencedError as GroupFencedError
 from penstock.errors import GroupNotEmptyError as GroupNotEmptyError

@@ -43,6 +43,7 @@ from penstock.adapter.topics.routes import TopicRoute, TopicRoutes
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
+    Acks,
     Isolation,
     ShardInfo,
     Written,
@@ -101,9 +102,11 @@ class StorageDriverManager(ShardDrivers):
         *,
         partition: int | None = None,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Location:
-        """Append one record; return where it went."""
+        """Append one record; return where it went. On a replicated topic `acks` says which replicas
+        have it then."""
         try:
             route = self._resolved[namespace, topic]
         except (KeyError, TypeError):
@@ -117,7 +120,8 @@ class StorageDriverManager(ShardDrivers):
             check_no_producer(producer)
             partition = _choose(self._sequence.next(), route, record)
             name = route.shards[partition]
-        return Location(partition, route.driver.write(name, record, producer=producer).first)
+        written = route.driver.write(name, record, producer=producer, acks=acks)
+        return Location(partition, written.first)
 
     def try_write(
         self,
@@ -153,6 +157,7 @@ class StorageDriverManager(ShardDrivers):
         *,
         partition: int | None = None,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Locations:
         """Append records, each to a partition of its own choice unless `partition` is given; per
@@ -166,7 +171,7 @@ class StorageDriverManager(ShardDrivers):
             self._sequence.add(len(records))
             partition = 0
         name = route.shard(partition)
-        written = route.driver.batch_write(name, records, producer=producer)
+        written = route.driver.batch_write(name, records, producer=producer, acks=acks)
         return Locations((partition,), written.offsets)
 
     def _batch_write_split(

@@ -13,6 +13,7 @@ from penstock.aio.thread_pool import CallExecutor
 from penstock.aio.write_coalescing import WriteCoalescer, can_coalesce
 from penstock.api import Topic
 from penstock.api.topic import Headers, as_record
+from penstock.engine.contract import Acks
 from penstock.record import Location, Producer, Record
 
 
@@ -29,7 +30,7 @@ class AsyncTopic(Pooled[Topic]):
 
     # Writing
 
-    async def write(
+    async def write(  # noqa: PLR0913 - the fields of a record, and how to write it
         self,
         value: bytes | Record | None,
         *,
@@ -40,13 +41,14 @@ class AsyncTopic(Pooled[Topic]):
         expires: int | datetime | None = None,
         partition: int | None = None,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
     ) -> Location:
         """Append a record; see `penstock.Topic.write`. A write that may block runs in a thread,
         together with the writes of other coroutines at the same time."""
         record = as_record(
             value, key=key, tags=tags, headers=headers, timestamp=timestamp, expires=expires
         )
-        if producer is None and can_coalesce(record, partition):
+        if producer is None and acks is Acks.ALL and can_coalesce(record, partition):
             location = self._writes.try_write(self._target, record, partition)
             if location is None:
                 return await self._writes.write(self._target, record, partition)
@@ -54,7 +56,7 @@ class AsyncTopic(Pooled[Topic]):
                 await asyncio.sleep(0)
             return location
         return await self._calls.run(
-            self._target.write, record, partition=partition, producer=producer
+            self._target.write, record, partition=partition, producer=producer, acks=acks
         )
 
     write_many = in_pool(Topic.write_many)

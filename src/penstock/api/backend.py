@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from penstock.api.requests.node import Request
-from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ
+from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, Acks
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
@@ -45,6 +45,7 @@ class Backend(Protocol):
         *,
         partition: int | None = None,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Location: ...
 
@@ -61,6 +62,7 @@ class Backend(Protocol):
         *,
         partition: int | None = None,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Sequence[Location]: ...
 

@@ -43,6 +43,7 @@ from penstock.codec.validation import check_text
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
+    Acks,
     Compacted,
 )
 from penstock.errors import BadRequestError
@@ -66,7 +67,7 @@ class Topic:
 
     # Writing
 
-    def write(
+    def write(  # noqa: PLR0913 - the fields of a record, and how to write it
         self,
         value: bytes | Record | None,
         *,
@@ -77,10 +78,13 @@ class Topic:
         expires: int | datetime | None = None,
         partition: int | None = None,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
     ) -> Location:
         """Append a record (`None` is a tombstone) and return its location.
 
-        Times are datetimes or milliseconds since 1970; the default is the store's clock.
+        Times are datetimes or milliseconds since 1970; the default is the store's clock. On a
+        replicated topic the record is on all replicas in sync when this returns; with
+        `Acks.LEADER` it is on their leader, and lost if that node is.
         """
         if type(value) is bytes and not tags and not headers and timestamp is expires is None:
             record = Record(value, key)
@@ -89,7 +93,12 @@ class Topic:
                 value, key=key, tags=tags, headers=headers, timestamp=timestamp, expires=expires
             )
         return self._backend.write(
-            self.name, record, partition=partition, producer=producer, namespace=self._namespace
+            self.name,
+            record,
+            partition=partition,
+            producer=producer,
+            acks=acks,
+            namespace=self._namespace,
         )
 
     def write_many(
@@ -98,6 +107,7 @@ class Topic:
         *,
         partition: int | None = None,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
     ) -> Sequence[Location]:
         """Append many records; return their locations in the same order.
 
@@ -111,7 +121,12 @@ class Topic:
             else [Record(value) if type(value) is bytes else as_record(value) for value in given]
         )
         return self._backend.batch_write(
-            self.name, records, partition=partition, producer=producer, namespace=self._namespace
+            self.name,
+            records,
+            partition=partition,
+            producer=producer,
+            acks=acks,
+            namespace=self._namespace,
         )
 
     # Reading

@@ -147,16 +147,18 @@ class Producer(_message.Message):
     def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., is_transactional: _Optional[bool] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
-    __slots__ = ("name", "records", "partition", "producer")
+    __slots__ = ("name", "records", "partition", "producer", "acks")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
     name: TopicName
     records: _containers.RepeatedCompositeFieldContainer[Record]
     partition: int
     producer: Producer
-    def __init__(self, name: _Optional[_Union[TopicName, _Mapping]] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., partition: _Optional[int] = ..., producer: _Optional[_Union[Producer, _Mapping]] = ...) -> None: ...
+    acks: str
+    def __init__(self, name: _Optional[_Union[TopicName, _Mapping]] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., partition: _Optional[int] = ..., producer: _Optional[_Union[Producer, _Mapping]] = ..., acks: _Optional[str] = ...) -> None: ...
 
 class WriteTopicsRequest(_message.Message):
     __slots__ = ("namespace", "topics", "records")

@@ -20,7 +20,7 @@ from penstock.api.backend import TopicPartition
 from penstock.api.requests.node import Request
 from penstock.api.validation import check_name
 from penstock.codec.validation import INT64_MAX, check_limit, check_offset, check_producer
-from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ
+from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, Acks
 from penstock.errors import BusyError, ClosedError, DeadlineError
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
@@ -170,10 +170,11 @@ class RemoteBackend:
         *,
         partition: int | None = None,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Location:
         return self.batch_write(
-            topic, [record], partition=partition, producer=producer, namespace=namespace
+            topic, [record], partition=partition, producer=producer, acks=acks, namespace=namespace
         )[0]
 
     def batch_write(
@@ -183,6 +184,7 @@ class RemoteBackend:
         *,
         partition: int | None = None,
         producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Sequence[Location]:
         if partition is not None:
@@ -194,6 +196,7 @@ class RemoteBackend:
             records=wire.records_to_wire(records),
             partition=partition,
             producer=None if producer is None else wire.producer_to_wire(producer),
+            acks="" if acks is Acks.ALL else acks.value,
         )
         is_repeatable = producer is not None
         return _written(

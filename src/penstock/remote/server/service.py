@@ -40,6 +40,7 @@ from penstock.remote.wire import records as wire
 from penstock.remote.wire.call import WAIT_S_MAX, Call
 from penstock.remote.wire.calls import CALLS
 from penstock.remote.wire.errors import error_to_wire
+from penstock.remote.wire.fields import acks_from_wire
 from penstock.remote.wire.records import READ_SIZE_MAX
 
 WAITS_MAX: Final = 2_048
@@ -92,6 +93,7 @@ class StorageService:
                     if request.HasField("producer")
                     else None
                 ),
+                acks=acks_from_wire(request.acks),
                 namespace=name.namespace,
             )
         except PartialWriteError as error:

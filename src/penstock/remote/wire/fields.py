@@ -136,8 +136,14 @@ def _unchanged(value: object) -> object:
 
 _acks: Final = _enum(Acks)
 
+
+def acks_from_wire(text: str) -> Acks:
+    """Return what a client asks for; clients of earlier releases name nothing."""
+    return _acks(text) if text else Acks.ALL
+
+
 _FROM_WIRE: Final[Mapping[str, Callable[[object], object]]] = {
-    "acks": lambda value: _acks(value or Acks.ALL),
+    "acks": lambda value: acks_from_wire(cast("str", value)),
     "columns": lambda value: tuple(cast("list[str]", value)),
     "config": _config,
     "isolation": _enum(Isolation),
