@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from tests.engine.replication.simulated_log import SimulatedLog
 from tests.engine.replication.simulated_metadata import SimulatedMetadata
-from tests.engine.replication.simulator import SimulatedNode
+from tests.engine.replication.simulated_node import SimulatedNode
 
 from penstock.engine.replication import Assignment, ProposeInSync, ReplicaCore, ReplicaLog
 from penstock.engine.replication.follower import FollowerReplica

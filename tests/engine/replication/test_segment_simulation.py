@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 from tests.engine.replication.segment_logs import SegmentLog, SegmentNode
-from tests.engine.replication.simulator import Log, MakeLogs, Violation, simulate
+from tests.engine.replication.simulated_node import Log, MakeLogs, Violation
+from tests.engine.replication.simulator import simulate
 
 from penstock.record import QueueKind
 

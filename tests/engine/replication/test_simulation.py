@@ -8,7 +8,8 @@ from typing import Final
 
 import pytest
 from tests.engine.replication.planted_bugs import BUGS, Plant
-from tests.engine.replication.simulator import Violation, simulate
+from tests.engine.replication.simulated_node import Violation
+from tests.engine.replication.simulator import simulate
 
 PARTS: Final = 4
 SEEDS: Final = 1_000
