@@ -53,12 +53,12 @@ $(VENV)/.packages: $(VENV)/.serving
 	@$(EDITABLE) '.[dev,arrow,spark]' --no-compile
 	@touch $@
 
-# The old extension goes first: when the crate does not compile, the reference implementation runs, not yesterday's
-# code.
+# Cargo counts its own jobs: those of make are not passed on. The old extension goes first: when the
+# crate does not compile, the reference implementation runs, not yesterday's code.
 $(VENV)/.native-$(BUILD): $(VENV)/.serving $(NATIVE)
 ifneq ($(BUILD),pure)
 	@rm -f src/penstock/_native*.so $(VENV)/.native-*
-	@$(BIN)/python setup.py --quiet build_rust --inplace
+	@MAKEFLAGS= $(BIN)/python setup.py --quiet build_rust --inplace
 endif
 	@if ! ls src/penstock/_native*.so >/dev/null 2>&1; then \
 	    echo "penstock is installed in $(VENV), pure Python (no native extension)"; \
@@ -81,7 +81,7 @@ lint: install ## ruff, mypy, import contracts
 # extension stays as it is. They link libpython (only the feature pyo3/extension-module, which the
 # build of the extension asks for, leaves it out), and not every interpreter has one. rustfmt and
 # clippy are components that a tool chain may lack. What is missing is reported and left out.
-CARGO := PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo
+CARGO := MAKEFLAGS= PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo
 FIND_LIBPYTHON := import os, sysconfig; \
     get = sysconfig.get_config_var; \
     paths = [os.path.join(get(each) or "", get("LDLIBRARY") or "none") \
