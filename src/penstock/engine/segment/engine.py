@@ -449,6 +449,7 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine,
         """The store does this for all its shards by itself, too."""
         self._config(shard)
         self.store.retention.apply(shard)
+        self.store.replicas.wait_for_floor(shard)
         return self.store.bounds(shard).earliest
 
     def close(self) -> None:

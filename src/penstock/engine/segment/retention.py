@@ -242,7 +242,7 @@ class Retention:
         first = log.unit_of(log.earliest)
         while end > first:
             start = max(first, end - _UNITS_PER_STEP)
-            for row in reversed(_rows_between(log, start, end)):
+            for row in reversed(log.rows_between(start, end)):
                 total += row.size
                 if total > size_max:
                     if row.end_offset > log.commit:
@@ -422,18 +422,6 @@ class Retention:
         _log.warning("oldest_records_dropped", file=files.path_of(files.start), by_hand=by_hand)
         self._remove_first(report)
         return True
-
-
-def _rows_between(log: ShardLog, start: int, end: int) -> list[UnitRow]:
-    """Return the rows of a range of units, from files and from memory; fewer when the shard was cut
-    meanwhile."""
-    rows: list[UnitRow] = []
-    while len(rows) < end - start:
-        more = log.rows(start + len(rows), end - start - len(rows))
-        if not more:
-            break
-        rows += more
-    return rows
 
 
 def _keep_nothing(_: ShardId) -> int | None:

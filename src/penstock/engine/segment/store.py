@@ -31,6 +31,7 @@ from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.shard_table import ShardTable
+from penstock.engine.segment.queue.unit_scans import estimate_size
 from penstock.engine.segment.read.batch_validation import check_batch
 from penstock.engine.segment.read.kafka_batches import KafkaBatches
 from penstock.engine.segment.read.key_reader import Query, ReadableShard, ShardReader
@@ -245,7 +246,7 @@ class SegmentStore(StoreReads[ShardLog]):
         )
 
     def live_size(self, shard: ShardId) -> int:
-        return self._table.get(shard).estimate_size()
+        return estimate_size(self._table.get(shard))
 
     def size_between(self, shard: ShardId, offset: int, until: int) -> int:
         """Return the bytes that the log holds of [offset, until), by queue entries, unchecked."""

@@ -465,3 +465,21 @@ def test_a_write_of_another_kind_is_not_confused_with_a_hole(pair: Pair) -> None
     store.append(SHARD, Record(encode_hole(0, 5)))
     copy_all(pair)
     assert logs_of(pair.follower.store)[0].end == 1
+
+
+def test_older_writes_are_found_in_files_and_in_memory(pair: Pair) -> None:
+    store = pair.leader.store
+    for sequence in range(4):
+        store.append_once(SHARD, [record(sequence)], Producer(3, 0, sequence))
+    store.checkpoint()
+    for sequence in range(4, 14):
+        store.append_once(SHARD, [record(sequence)], Producer(3, 0, sequence))
+    logs_of(store)[0].follow()
+    logs_of(store)[0].cut(6)
+    assert [write.sequence for write in store.state(SHARD).producers.writes_of(3)] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.codec.codes import REPLAY_TRUNCATE_BATCH_QUEUE
+from penstock.codec.codes import REPLAY_LEAP, REPLAY_TRUNCATE_BATCH_QUEUE
 from penstock.codec.format import CONTROL_SUFFIX, Damage, RawRecord
 from penstock.codec.select import core
 from penstock.engine.segment.control.control_records import control_shard
 from penstock.engine.segment.control.shard_catalog import (
     CATALOG,
     DropEntry,
+    RestartEntry,
     TruncateEntry,
     decode_entry,
 )
@@ -78,6 +79,7 @@ def _changes(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
         for handle in appender.dirty_queues():
             appender.drop_units(handle, appender.next_unit(handle))
         cut = specials.pop() if status == REPLAY_TRUNCATE_BATCH_QUEUE else None
+        leap = specials.pop() if status == REPLAY_LEAP else None
         for record_position, handle in specials:
             if names[handle] == CATALOG:
                 yield from _change(
@@ -88,6 +90,8 @@ def _changes(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
             if isinstance(raw, Damage):
                 return
             appender.truncate_queue(cut[1], raw.queue_offset, appender.next_unit(cut[1]))
+        elif leap is not None:
+            appender.remove_queue(leap[1])  # it begins anew
         elif after < base + len(buffer):
             return  # the end, or damage, after which nothing is known
         position = after
@@ -103,7 +107,7 @@ def _change(raw: RawRecord | Damage, position: int) -> Iterator[tuple[ShardId, i
     if isinstance(line, DropEntry):
         yield line.shard, position
         yield control_shard(line.shard), position
-    elif isinstance(line, TruncateEntry):
+    elif isinstance(line, TruncateEntry | RestartEntry):
         yield line.shard, position
 
 

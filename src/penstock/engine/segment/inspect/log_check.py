@@ -20,6 +20,7 @@ from typing import Final
 from penstock.codec.codes import (
     REPLAY_DAMAGE,
     REPLAY_DONE,
+    REPLAY_LEAP,
     REPLAY_NO_INDEX_ROOM,
     REPLAY_TRUNCATE_BATCH_QUEUE,
 )
@@ -169,12 +170,14 @@ class LogCheck:
         self._findings.checked.records += records
         if records:
             self._ends_damaged = False
-        if status == REPLAY_TRUNCATE_BATCH_QUEUE:
+        if status in (REPLAY_TRUNCATE_BATCH_QUEUE, REPLAY_LEAP):
             position, handle = specials[-1]
             raw = core.decode_raw(buffer, base, position, True)
             assert isinstance(raw, RawRecord), "the replay has just read it"
             self._queues.check_derived(self._appender)
-            self._queues.cut(self._appender, handle, raw.queue_offset)
+            is_cut = status == REPLAY_TRUNCATE_BATCH_QUEUE
+            change = self._queues.cut if is_cut else self._queues.restart
+            change(self._appender, handle, raw.queue_offset)
         if status == REPLAY_NO_INDEX_ROOM:
             self._derived.add()
         self._queues.check_derived(self._appender)

@@ -65,6 +65,8 @@ class _Derived:
         """The first offset of every batch."""
         self.shift: int | None = None
         """What must be added to the number of a derived batch unit to find it in the files."""
+        self.shift_at = 0
+        """The first offset of the batch by which `shift` was found."""
         self.error: CorruptionError | None = None
         """What is wrong with the files as a whole."""
         self.undecided: int | None = None
@@ -125,11 +127,19 @@ class QueueCheck:
             while queue.bases and queue.bases[-1] >= offset:
                 queue.bases.pop()
             unit = len(queue.bases)
-            if unit == 0:
-                # The files go on from wherever they were, the log's units from 0.
+            if unit == 0 or offset <= queue.shift_at:
+                # The files go on from wherever they were, the log's units from 0; and a batch that
+                # is cut is found in the files only as another one of its offset.
                 queue.shift = None
         appender.truncate_queue(handle, offset, unit)
         queue.cut(offset)
+
+    def restart(self, appender: Appender, handle: int, offset: int) -> None:
+        """Drop everything of a queue, which goes on at `offset`."""
+        queue = self._queue(appender, handle)
+        unit = offset if queue.kind is QueueKind.SIMPLE else len(queue.bases)
+        appender.restart_queue(handle, offset, unit)
+        queue.cut(0)
 
     def _queue(self, appender: Appender, handle: int) -> _Derived:
         queue = self._queues.get(handle)
@@ -235,7 +245,8 @@ class QueueCheck:
         if not live:
             return
         if queue.shift is None:
-            queue.shift = self._find_shift(queue, log, units[live[0]][_BASE_OFFSET], first, live[0])
+            queue.shift_at = units[live[0]][_BASE_OFFSET]
+            queue.shift = self._find_shift(queue, log, queue.shift_at, first, live[0])
         for number in live:
             expected = data[number * BATCH_UNIT.size : (number + 1) * BATCH_UNIT.size]
             unit = first + number + queue.shift

@@ -173,7 +173,8 @@ class WriteManager:
 
         def once() -> int:
             nonlocal repeated
-            check_led(shard)
+            if shard.is_following:
+                check_led(shard)
             with shard.lock:
                 first = shard.state.producers.check(producer, count, shard.shard.name)
                 if first is not None:
@@ -285,6 +286,7 @@ def check_led(shard: ShardLog) -> None:
 def check_not_sealed(shard: ShardLog) -> None:
     if shard.state.dropped:
         raise UnknownShardError(shard.shard.name)
-    check_led(shard)
+    if shard.is_following:
+        check_led(shard)
     if shard.state.sealed:
         raise ShardSealedError(shard.shard.name)

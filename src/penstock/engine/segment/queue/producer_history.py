@@ -49,7 +49,7 @@ def _read_back(
     shard: ShardLog, start: int, stop: int, found: dict[int, list[Write]], missing: set[int]
 ) -> None:
     files = shard.log.files
-    for row in reversed(shard.rows(start, stop - start)):
+    for row in reversed(shard.rows_between(start, stop)):
         if row.is_blank or not files.holds(row.position):
             continue
         base = files.base_of(row.position)

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.codec.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK
+from penstock.codec.format import PRE_BLANK, TIME_BLOCK
 from penstock.engine.segment.index.sealed_files import SealedFiles
 from penstock.engine.segment.log.commit_log import CommitLog
 from penstock.engine.segment.paths import sums_path
@@ -34,12 +34,9 @@ from penstock.errors import CorruptionError
 from penstock.record import Flush, Offset, Position, QueueKind, ShardId
 
 _ROWS_PER_STEP: Final = 4096
-_SIZE_SAMPLES: Final = 32
 _NO_OFFSET: Final = 1 << 62
 _NONE_HEALED: Final[frozenset[int]] = frozenset()  # one for all: it takes 216 bytes
 _FILES_READ_MAX: Final = 256
-_BASE_OFFSET: Final = 4
-"""The field of a batch unit."""
 KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
 
 
@@ -57,6 +54,7 @@ class ShardLog:
         "epoch_is_new",
         "flush",
         "handle",
+        "is_following",
         "is_led",
         "lock",
         "log",
@@ -92,6 +90,8 @@ class ShardLog:
         """No record has the leader's epoch yet, and its table does not know it."""
         self.is_led = False
         """This node leads the shard; without a meaning where the shard is not replicated."""
+        self.is_following = False
+        """Another node decides what this shard holds."""
         self.note_state()
         self.repaired = _NONE_HEALED
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
@@ -120,18 +120,14 @@ class ShardLog:
 
     def note_state(self) -> None:
         """Tell the appender what an append has to know of this shard. To be called when the flush
-        mode, `sealed`, `dropped` or the epochs changed. An append path does not append the first
-        record of an epoch: it could not note it (`begin_epoch`)."""
+        mode, `sealed`, `dropped`, `is_led` or the epochs changed. An append path does not append
+        the first record of an epoch: it could not note it (`begin_epoch`)."""
         state = self.state
         self.epoch_is_new = state.leader_epoch > state.newest_epoch
+        self.is_following = state.is_replicated and not self.is_led
         taking = not (state.sealed or state.dropped or self.epoch_is_new or self.is_following)
         sync = self.flush is Flush.SYNC
         self.log.appender.set_admission(self.handle, taking, sync, state.leader_epoch)
-
-    @property
-    def is_following(self) -> bool:
-        """Whether another node decides what this shard holds."""
-        return self.state.is_replicated and not self.is_led
 
     @property
     def epoch(self) -> int:
@@ -290,6 +286,17 @@ class ShardLog:
         """Return what units say, alike for both kinds of queue."""
         return unit_rows(self.kind, unit, self.read_units(unit, count))
 
+    def rows_between(self, unit: int, stop: int) -> list[UnitRow]:
+        """Return what all units of [unit, stop) say, from files and from memory; fewer when the
+        shard was cut meanwhile."""
+        rows: list[UnitRow] = []
+        while unit + len(rows) < stop:
+            more = self.rows(unit + len(rows), stop - unit - len(rows))
+            if not more:
+                break
+            rows += more
+        return rows
+
     def first_unit_at(self, position: int) -> UnitRow | None:
         """Return the first live unit whose record is at or after `position` of the log."""
         rows = self.rows(self._unit_at(position), 1)
@@ -352,16 +359,6 @@ class ShardLog:
             return self.earliest
         first = self.units.first_unit()
         return self.log.appender.held_units(self.handle)[0] if first is None else first
-
-    def estimate_size(self) -> int:
-        """Return about how many bytes the live records take, from a sample of them."""
-        first, stop = self.unit_of(self.earliest), self.next_unit
-        if first >= stop:
-            return 0
-        step = max(1, (stop - first) // _SIZE_SAMPLES)
-        # A shard that is cut or deleted meanwhile has fewer units than it had.
-        sizes = [row.size for unit in range(first, stop, step) for row in self.rows(unit, 1)]
-        return sum(sizes) * (stop - first) // len(sizes) if sizes else 0
 
     def position_of(self, offset: int) -> int | None:
         """Return where the record (or the batch) of `offset` is stored in the log, or None."""
@@ -594,29 +591,3 @@ class ShardLog:
             data, stop = b"", first
         self.state.queue_first, self.state.queue_units = first, stop - first
         self.state.queue_crc = zlib.crc32(data)
-
-
-def batch_unit_behind(units: UnitFiles, state: ShardState) -> int:
-    """Return the number of the first unit after the end that a saved state says. Its files may
-    hold more: records came between the look at the ends and the move of their units. A replay
-    finds those records, and must not give each a second unit."""
-    stop = state.queue_first + state.queue_units
-    try:
-        data = units.read(state.queue_first, state.queue_units)
-    except FileNotFoundError:
-        return stop
-    if zlib.crc32(data) != state.queue_crc:
-        return stop  # the queue is rebuilt
-    first = state.queue_first
-    while True:
-        for unit in range(first + len(data) // BATCH_UNIT.size, first, -1):
-            fields = BATCH_UNIT.unpack_from(data, (unit - 1 - first) * BATCH_UNIT.size)
-            if fields[_BASE_OFFSET] < state.latest_offset:
-                return unit
-        first -= units.file_units
-        try:
-            data = units.read(first, units.file_units) if first >= 0 else b""
-        except FileNotFoundError:
-            data = b""
-        if not data:
-            return first + units.file_units

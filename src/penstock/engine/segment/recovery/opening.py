@@ -13,9 +13,10 @@ from penstock.engine.segment.control.shard_directories import (
 )
 from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.entry_rows import UnitRow
-from penstock.engine.segment.queue.shard import ShardLog, batch_unit_behind
+from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.state_files import StateFiles, bucket_of
+from penstock.engine.segment.queue.unit_scans import batch_unit_behind
 from penstock.engine.segment.recovery.checkpoint import (
     DerivedPoint,
     known_until,

@@ -24,7 +24,7 @@ def start_of_group(shard: ShardLog, offset: int) -> int:
     try:
         while unit > first:
             start = max(first, unit - _ROWS_PER_STEP)
-            for row in reversed(shard.rows(start, unit - start)):
+            for row in reversed(shard.rows_between(start, unit)):
                 row_end = row.position + row.size
                 if row.is_blank or (end is not None and row_end != following):
                     return offset

@@ -111,19 +111,28 @@ class SegmentReplicaLog:
     @property
     def last_epoch(self) -> int:
         end = self.end
+        if end <= self.start:
+            return _NO_EPOCH
         # Not the newest epoch of the table: one may have begun without a record.
-        return _NO_EPOCH if end <= self.start else max(0, self._log.state.epochs.epoch_at(end - 1))
+        return next(epoch for epoch, first in reversed(self._epochs()) if first < end)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         start, end = self.start, self.end
         if start >= end:
             return _NO_EPOCH, end
-        entries = self._log.state.epochs.to_list()
-        if not entries or entries[0][1] > start:
-            entries.insert(0, (0, start))  # records from before the shard was replicated
+        entries = self._epochs()
         above = bisect_right(entries, epoch, key=lambda entry: entry[0])
         stop = entries[above][1] if above < len(entries) else end
         return (entries[above - 1][0], stop) if above else (epoch, start)
+
+    def _epochs(self) -> list[tuple[int, int]]:
+        """Return all epochs of the log with their first offsets; it has at least one record."""
+        start = self.start
+        entries = self._log.state.epochs.to_list()
+        if not entries or entries[0][1] > max(start, self._log.earliest):
+            return [(0, start), *entries]  # records from before the shard was replicated
+        # The table knows nothing of offsets below the floor, nor of a batch that holds it.
+        return [(entries[0][0], min(entries[0][1], start)), *entries[1:]]
 
     def begin_epoch(self, epoch: int) -> None:
         log = self._log

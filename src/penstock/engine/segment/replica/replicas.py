@@ -22,6 +22,9 @@ from penstock.record import ShardId
 COMMAND_DEADLINE_S: Final = 30.0
 """How long a command waits for the replicas in sync."""
 
+FLOOR_WAIT_S: Final = 2.0
+"""How long maintenance waits for a shard to begin later: other shards wait, too."""
+
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 Logs = tuple[SegmentReplicaLog, CompanionLog]
@@ -132,6 +135,21 @@ class ShardReplicas:
             self._submit(log, [control.DeleteBefore(offset=offset)])
             self._floors[log.shard] = asked
 
+    def wait_for_floor(self, shard: ShardId) -> None:
+        """Wait for the floor that was asked for last, for a moment: it moves later if the replicas
+        in sync are slow."""
+        log = self._table.get(shard)
+        asked = self._floors.get(shard)
+        if asked is None or not log.state.is_replicated:
+            return
+        _, companion = self.logs(shard)
+        give_up = self._clock.monotonic() + FLOOR_WAIT_S
+        with companion.folded:
+            while log.state.floor_offset < asked[0] and companion.terms == asked[1]:
+                left = give_up - self._clock.monotonic()
+                if left <= 0 or not companion.folded.wait(left):
+                    return
+
     def _run(self, log: ShardLog, command: control.Command) -> None:
         _, companion = self.logs(log.shard)
         term = companion.terms
@@ -167,16 +185,19 @@ class ShardReplicas:
     def _wait(self, log: ShardLog, companion: CompanionLog, end: int, term: int) -> None:
         """Return when the commands before `end` are done."""
         give_up = self._clock.monotonic() + COMMAND_DEADLINE_S
+        is_late = False
         with companion.folded:
             while log.state.control_offset < end:
                 left = give_up - self._clock.monotonic()
-                if companion.terms != term or left <= 0:
-                    why = "no longer leads it" if left > 0 else f"waited {COMMAND_DEADLINE_S:g} s"
+                if companion.terms != term or left <= 0 or is_late:
+                    has_lead = companion.terms == term
+                    why = f"waited {COMMAND_DEADLINE_S:g} s" if has_lead else "no longer leads it"
                     raise DeadlineError(
                         f"a command on shard {log.shard.name!r} is not known to be committed: "
                         f"this node {why}; the outcome is unknown, read before you repeat it"
                     )
-                companion.folded.wait(left)
+                # A test's clock may stand still.
+                is_late = not companion.folded.wait(left)
 
 
 def _ignore(_: ShardId) -> None:
