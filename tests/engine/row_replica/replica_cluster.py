@@ -42,7 +42,7 @@ from penstock.errors import (
     SequenceGapError,
     ShardSealedError,
 )
-from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
+from penstock.record import Flush, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.testing.manual_clock import ManualClock
 
 SHARD: Final = ShardId("t", 0)
@@ -76,8 +76,10 @@ class ReplicaCluster:
         self.floor = 0
         self.is_sealed = False
         self.acknowledged = 0
-        self.copies: frozenset[int] = frozenset(NODES)
+        self.copies: frozenset[int] = frozenset()
         """Followers that get operations while a client waits for them."""
+        self.away = 0
+        """A follower that copies nothing for a while."""
         self.snapshot_every = self.random.choice((5, 20, 10_000))
         for node in NODES:
             self.start(node)
@@ -104,16 +106,16 @@ class ReplicaCluster:
 
     def restart(self, node: int) -> None:
         """End the process of a node, and start it again."""
-        if node == self.leader_id:
-            others = [other for other in NODES if other != node and self.may_lead(other)]
-            if not others:
-                return
+        others = [other for other in NODES if other != node and self.may_lead(other)]
+        was_able = self.may_lead(node)
+        if self.config.flush is Flush.SYNC:
             self.start(node)
+            assert self.may_lead(node) or not was_able, "synced records are lost"
+            others += [node] * self.may_lead(node)
+        elif others:
+            self.start(node)
+        if node == self.leader_id and others:
             self.elect(self.random.choice(others))
-        elif isinstance(self.engines[node], RocksDBStorageEngine) or any(
-            self.may_lead(other) for other in NODES if other not in {node, self.leader_id}
-        ):
-            self.start(node)
 
     def may_lead(self, node: int) -> bool:
         """Say whether a node has everything that is committed."""
@@ -178,7 +180,7 @@ class ReplicaCluster:
             if isinstance(engine, RocksDBStorageEngine):
                 engine.sync()
 
-    def commit(self, members: frozenset[int]) -> None:
+    def commit(self, members: frozenset[int], streams: tuple[int, ...] = (0, 1)) -> None:
         """Commit what the leader and `members` have, if those followers are prefixes of it."""
         leader = self.leader
         assert leader is not None
@@ -187,7 +189,8 @@ class ReplicaCluster:
             leader.divergence(self.followers[node].fetch()) is not None for node in counted
         ):
             return
-        for stream, log in enumerate(leader.logs):
+        for stream in streams:
+            log = leader.logs[stream]
             safe = min(self.logs[node][stream].safe for node in (self.leader_id, *counted))
             if safe > log.commit:
                 self._note(stream, safe)
@@ -231,10 +234,10 @@ class ReplicaCluster:
                     assert self.is_sealed or not is_sealed
 
     def _on_operation(self, _: ShardId) -> None:
-        for node in self.copies - {self.leader_id}:
+        for node in self.copies:
             self.copy_all(node)
         self.sync()
-        for node in self.copies - {self.leader_id}:
+        for node in self.copies:
             self.copy_all(node)
         if self.copies:
             self.commit(self.copies)
@@ -276,6 +279,8 @@ class ReplicaCluster:
     def operate(self) -> None:
         chance, engine = self.random, self.engines[self.leader_id]
         self.copies = frozenset(chance.choice(((), (1, 2, 3), (1, 2, 3), (1, 2), (2, 3), (1, 3))))
+        if self.copies:
+            self.copies -= {self.leader_id, self.away}
         end = self.logs[self.leader_id][0].end
         offset = Offset(chance.randint(0, end))
         calls: list[Callable[[], object]] = [
@@ -290,7 +295,7 @@ class ReplicaCluster:
         ]
         if chance.random() < 0.004:
             calls = [lambda: engine.seal_shard(SHARD)]
-        for node in self.copies - {self.leader_id}:
+        for node in self.copies:
             self.copy_all(node)
         self.sync()
         if self.copies:
@@ -308,13 +313,19 @@ class ReplicaCluster:
         chance = self.random
         others = [node for node in NODES if node != self.leader_id]
         action = chance.random()
+        if chance.random() < 0.03:
+            self.away = 0 if self.away else chance.choice(others)
+        if self.away in others:
+            others.remove(self.away)
         if action < 0.4:
             self.write()
         elif action < 0.6:
             self.copy(chance.choice(others))
         elif action < 0.72:
-            self.sync()
-            self.commit(frozenset(chance.choice(((1, 2, 3), (1, 2), (2, 3), (1, 3)))))
+            if chance.random() < 0.7:
+                self.sync()
+            members = frozenset(chance.choice(((1, 2, 3), (1, 2), (2, 3), (1, 3))))
+            self.commit(members, chance.choice(((0, 1), (0, 1), (0,), (1,))))
         elif action < 0.88:
             self.operate()
         elif action < 0.92:
@@ -341,6 +352,7 @@ class ReplicaCluster:
 
     def finish(self) -> None:
         """Let all replicas catch up, and compare them with what was committed."""
+        self.away = 0
         able = [node for node in NODES if self.may_lead(node)]
         assert able, "committed records are lost"
         self.elect(self.random.choice(able))

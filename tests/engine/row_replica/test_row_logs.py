@@ -542,18 +542,17 @@ def damage(monkeypatch: pytest.MonkeyPatch, node: Node, offset: int) -> None:
     family, bad = shard._family, shard._rows.keys.record(offset)
     get, scan = family.get, family.scan
 
-    def fail() -> None:
-        raise CorruptionError("test", position=0, reason="a wrong checksum")
+    def check(key: bytes) -> None:
+        if key == bad:
+            raise CorruptionError("test", position=0, reason="a wrong checksum")
 
     def damaged_get(key: bytes) -> bytes | None:
-        if key == bad:
-            fail()
+        check(key)
         return get(key)
 
     def damaged_scan(start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, row in scan(start, end):
-            if key == bad:
-                fail()
+            check(key)
             yield key, row
 
     monkeypatch.setattr(family, "get", damaged_get)
@@ -569,3 +568,23 @@ def test_both_logs_are_the_same_objects_each_time(make: MakeEngine) -> None:
     node = Node(make())
     assert tuple(map(id, node.engine.replica_logs(SHARD))) == tuple(map(id, node.logs))
     assert [is_a_replica_log(log).last_epoch for log in node.logs] == [-1, -1]
+
+
+def test_a_log_that_begins_within_a_write_knows_its_producer_and_transaction(
+    make: MakeEngine,
+) -> None:
+    leader, late = Node(make()).lead().commits_at_once(), Node(make())
+    leader.put(b"a", b"b", b"c", producer=Producer(7, 0, 0, is_transactional=True))
+    leader.put(b"d")
+    leader.commit()
+    assert leader.engine.delete_records_before(SHARD, Offset(1)) == 1
+    late.records.restart_at(1)
+    late.copy_from(leader)
+    assert late.values() == leader.values() == [b"b", b"c", b"d"]
+    late.lead(2).commits_at_once()
+    again = late.engine.batch_write(
+        SHARD, [Record(value=b"v")] * 3, producer=Producer(7, 0, 0, is_transactional=True)
+    )
+    assert (again.first, again.repeated) == (0, True)
+    assert late.engine.end_transaction(SHARD, 7, Offset(0), is_commit=False) == 2
+    assert late.values() == [b"d"]

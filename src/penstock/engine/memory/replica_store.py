@@ -129,7 +129,7 @@ class MemoryReplicaStore(RowShard):
             write, is_whole = self._write_at(offset)
             rows: list[tuple[int, bytes]] = []
             size = 0
-            for record in self._records.scan(write.first, write.end):
+            for record in self._records.scan(offset, write.end):
                 row = encode_record(
                     record, record.timestamp_ms, record.store_timestamp_ms, record.leader_epoch
                 )
@@ -141,15 +141,13 @@ class MemoryReplicaStore(RowShard):
             return CopiedWrite(write, rows)
 
     def _write_at(self, offset: int) -> tuple[LoggedWrite, bool]:
-        """Return the write at `offset`, and whether it has to be copied as a whole. What is left of
-        one that began before, or is older than the replica, may be copied in parts."""
+        """Return the write that has `offset`, and whether it has to be copied as a whole. What is
+        older than the replica may be copied in parts."""
         index = bisect_right(self._writes, offset, key=_first) - 1
         if index >= 0:
             write = self._writes[index].write
-            if write.first == offset:
-                return self._with_flag(write), True
             if write.end > offset:
-                return LoggedWrite(offset, write.end - offset, write.epoch), False
+                return self._with_flag(write), True
         following = index + 1
         is_last = following == len(self._writes)
         end = self._records.latest if is_last else self._writes[following].write.first
@@ -170,7 +168,8 @@ class MemoryReplicaStore(RowShard):
         for write, rows in writes:
             records = [decode_record(offset, row) for offset, row in rows]
             self._note(write)
-            self._records.copy(write.first, write.record_count, records)
+            first = self._records.latest
+            self._records.copy(first, write.end - first, records)
             producer = write.producer
             if producer is not None:
                 self._producers.remember(

@@ -173,7 +173,7 @@ class RocksDBReplicaStore(StoredShard):
         write, is_whole = self._write_at(offset)
         rows: list[tuple[int, bytes]] = []
         size = 0
-        for own, row in self._rows.records(write.first, write.end):
+        for own, row in self._rows.records(offset, write.end):
             size += len(row)
             if rows and size > max_size and not is_whole:
                 write = write._replace(record_count=own - offset)
@@ -182,17 +182,14 @@ class RocksDBReplicaStore(StoredShard):
         return CopiedWrite(write, rows)
 
     def _write_at(self, offset: int) -> tuple[LoggedWrite, bool]:
-        """Return the write at `offset`, and whether it has to be copied as a whole. What is left of
-        one that began before, or is older than the replica, may be copied in parts."""
+        """Return the write that has `offset`, and whether it has to be copied as a whole. What is
+        older than the replica may be copied in parts."""
         keys, family, latest = self._rows.keys, self._family, self._end.latest
-        row = family.get(keys.write(offset))
-        if row is not None:
-            return self._with_flag(decode_write(offset, row)[0]), True
-        before = next(family.scan_back(keys.write(0), keys.write(offset)), None)
+        before = next(family.scan_back(keys.write(0), keys.write(offset + 1)), None)
         if before is not None:
             write = decode_write(offset_of(before[0]), before[1])[0]
             if write.end > offset:
-                return LoggedWrite(offset, write.end - offset, write.epoch), False
+                return self._with_flag(write), True
         after = next(family.scan(keys.write(offset), keys.write(latest)), None)
         end = latest if after is None else offset_of(after[0])
         assert self.replica is not None
@@ -232,7 +229,7 @@ class RocksDBReplicaStore(StoredShard):
         stored_ms, changes = end.store_timestamp_ms, Changes()
         pieces = [changes]
         for write, records in writes:
-            offset = write.first
+            offset = max(write.first, end.latest)
             for own, row in records:
                 if changes.size >= CHANGES_SIZE_MAX:
                     changes = Changes()

@@ -98,6 +98,10 @@ class StoredShard(RowShard):
     def _reload_replica(self) -> None:
         """Start again from the replica's rows, too, if there is one."""
 
+    @abstractmethod
+    def write_border(self, offset: int) -> int:
+        """See `ReplicaStore`."""
+
     def _put_row(self, row: ShardRow) -> None:
         changes = Changes()
         changes.put(shard_row(self.shard), encode_shard(row))
@@ -160,7 +164,7 @@ class StoredShard(RowShard):
             self._rows.remove_times(changes, end.swept, swept)
             if self.replica is not None:
                 keys = self._rows.keys
-                changes.delete_range(keys.write(end.swept), keys.write(swept))
+                changes.delete_range(keys.write(0), keys.write(self.write_border(swept)))
             self._apply(changes, end._replace(swept=swept, size=end.size - size))
         return True
 

@@ -99,16 +99,20 @@ def encode_write(copied: CopiedWrite) -> bytes:
     return pack_frame(*parts)
 
 
-def decode_writes(data: bytes, shard: str, first: int) -> list[CopiedWrite]:
+def decode_writes(
+    data: bytes, shard: str, first: int, *, is_empty: bool = False
+) -> list[CopiedWrite]:
     """Return the writes of a range that begins at `first`; raise `CorruptionError` when one is
-    damaged, or does not follow the one before."""
+    damaged, or does not follow the one before. Only an empty log may begin within a write: the
+    records before are deleted, and what else is known of the write holds for the rest."""
     writes: list[CopiedWrite] = []
     for position, body in unpack_frames(data, shard):
         try:
             copied = _decode_write(body)
         except (struct.error, ValueError) as error:
             raise CorruptionError(shard, position=position, reason=str(error)) from error
-        if copied.write.first != first or not copied.write.record_count:
+        begins_within = is_empty and not writes and copied.write.first < first
+        if not (copied.write.first == first or begins_within) or copied.write.end <= first:
             raise CorruptionError(
                 shard,
                 position=position,

@@ -80,7 +80,8 @@ class RecordsLog:
         replica, store = self._replica, self._store
         with store.lock:
             store.check_exists()
-            writes = decode_writes(data, store.shard.name, self.end)
+            is_empty = self.start == self.end
+            writes = decode_writes(data, store.shard.name, self.end, is_empty=is_empty)
             known = replica.histories.records
             epochs = EpochTable.from_list(known.to_list())
             for write, _ in writes:
@@ -90,7 +91,7 @@ class RecordsLog:
                         position=write.first,
                         reason=f"a write of epoch {write.epoch} after one of {epochs.latest}",
                     )
-                epochs.note(write.epoch, write.first)
+                epochs.note(write.epoch, max(write.first, self.end))
             is_new = len(epochs) != len(known)
             histories = replica.histories._replace(records=epochs) if is_new else None
             if writes:

@@ -102,8 +102,8 @@ class ReplicaStore(Protocol):
     def save(self, update: Update) -> None: ...
 
     def read_write(self, offset: int, max_size: int) -> CopiedWrite:
-        """Return the write at `offset`; what is left of it when it begins before. Offsets whose
-        writes are not known are one write of about `max_size` bytes. Called without the lock."""
+        """Return the write that has `offset`, with its records from there on. Offsets whose writes
+        are not known are one write of about `max_size` bytes. Called without the lock."""
         ...
 
     def append_writes(self, writes: Sequence[CopiedWrite], update: Update) -> None: ...
