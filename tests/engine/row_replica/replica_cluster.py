@@ -312,31 +312,33 @@ class ReplicaCluster:
     def step(self) -> None:
         chance = self.random
         others = [node for node in NODES if node != self.leader_id]
-        action = chance.random()
         if chance.random() < 0.03:
             self.away = 0 if self.away else chance.choice(others)
-        if self.away in others:
-            others.remove(self.away)
-        if action < 0.4:
-            self.write()
-        elif action < 0.6:
-            self.copy(chance.choice(others))
-        elif action < 0.72:
-            if chance.random() < 0.7:
-                self.sync()
-            members = frozenset(chance.choice(((1, 2, 3), (1, 2), (2, 3), (1, 3))))
-            self.commit(members, chance.choice(((0, 1), (0, 1), (0,), (1,))))
-        elif action < 0.88:
-            self.operate()
-        elif action < 0.92:
-            self.clock.advance(milliseconds=chance.randint(1, 3_000))
-        elif action < 0.96:
-            self.restart(chance.choice(NODES))
-        else:
-            able = [node for node in NODES if self.may_lead(node)]
-            if able:
-                self.elect(chance.choice(able))
+        near = [node for node in others if node != self.away]
+        actions: tuple[tuple[Callable[[], None], int], ...] = (
+            (self.write, 40),
+            (lambda: self.copy(chance.choice(near)), 20),
+            (self.commit_some, 12),
+            (self.operate, 16),
+            (lambda: self.clock.advance(milliseconds=chance.randint(1, 3_000)), 4),
+            (lambda: self.restart(chance.choice(NODES)), 4),
+            (self.elect_some, 4),
+        )
+        calls, weights = zip(*actions, strict=True)
+        chance.choices(calls, weights)[0]()
         self.check_readers()
+
+    def commit_some(self) -> None:
+        chance = self.random
+        if chance.random() < 0.7:
+            self.sync()
+        members = frozenset(chance.choice(((1, 2, 3), (1, 2), (2, 3), (1, 3))))
+        self.commit(members, chance.choice(((0, 1), (0, 1), (0,), (1,))))
+
+    def elect_some(self) -> None:
+        able = [node for node in NODES if self.may_lead(node)]
+        if able:
+            self.elect(self.random.choice(able))
 
     # What must hold
 
