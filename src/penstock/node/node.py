@@ -118,7 +118,6 @@ class Node:
             self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
             self.meta: Final = open_meta(self._directory, settings.node, self.clock, stopping)
             self._stack.callback(self.meta.close)
-            PeerMetrics(self.meta, self.registry)
             self._stack.push(self._note_clean_stop)
             self.offset_manager: Final = self._open_offsets(forwarder)
             self._stack.callback(self.offset_manager.stop)
@@ -132,8 +131,7 @@ class Node:
             self._stack.callback(self.engines.close)
             self._report_lost_engines(stopping)
             self.handler: Final = self._build_handler(forwarder)
-            ShardMetrics(self.storage_cache, self.registry)
-            GroupLagMetrics(self.offset_manager, self.handler, self.registry)
+            self._add_metrics()
             self._routes: Final = TopicRoutes(
                 self.broker_cache, self.storage_cache, DriverList(self.handler)
             )
@@ -144,9 +142,7 @@ class Node:
             self.reconciled: Final = self._reconcile()
             self._load_limits_of_cluster(stopping)
             self._note_start(stopping)
-            if self.replicator is not None:
-                self.replicator.start()
-                self._stack.callback(self.replicator.close)
+            self._start_replication()
             pool = BlockingPool(settings.engine.threads)
             self._stack.callback(pool.close)
             self.driver_manager: Final = StorageDriverManager(
@@ -377,6 +373,16 @@ class Node:
             self.clock,
             self._prepare_leading,
         )
+
+    def _add_metrics(self) -> None:
+        PeerMetrics(self.meta, self.registry)
+        ShardMetrics(self.storage_cache, self.registry)
+        GroupLagMetrics(self.offset_manager, self.handler, self.registry)
+
+    def _start_replication(self) -> None:
+        if self.replicator is not None:
+            self.replicator.start()
+            self._stack.callback(self.replicator.close)
 
     def _prepare_leading(self, shards: Collection[str]) -> None:
         """Load the transactions of shards that this node leads newly. Their coordinators are

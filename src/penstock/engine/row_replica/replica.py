@@ -10,7 +10,7 @@ of full memory shards do not wait; they remove the oldest records only, which ch
 
 The stream of operations is bounded: after `SNAPSHOT_EVERY` of them, or `SNAPSHOT_SIZE` bytes, the
 leader appends a snapshot, and a replica on which one acts drops the operations before the snapshot
-before it. A follower that is further behind begins anew with both logs: it copies the records as
+before it. A follower that lacks more begins anew with both logs: it copies the records as
 its leader has them, without those that were deleted, and the snapshot says the rest.
 """
 

@@ -1,6 +1,6 @@
 """`RowShard`: what the shards of the memory and the RocksDB engine have in common.
 
-A shard without replicas acts at once: the methods with a leading underscore. One with replicas
+A shard without replicas acts immediately: the methods with a leading underscore. One with replicas
 (`replica` is not None) hands what changes its records to the replica's operations.
 """
 

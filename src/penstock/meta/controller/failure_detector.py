@@ -1,4 +1,4 @@
-"""`FailureDetector`: notices that members are gone, and acts at once.
+"""`FailureDetector`: notices that members are gone, and acts immediately.
 
 Two signs count. A connection that ended is a hint: when the port of the node then refuses another
 one, its process has ended, and it is fenced without a wait. Silence for a whole session is the

@@ -28,6 +28,7 @@ from penstock.errors import StoreError
 from penstock.meta.raft.entry_log import EntryLog
 from penstock.meta.raft.load import (
     CoreConfiguration,
+    Loaded,
     RaftTiming,
     configuration_for_core,
     configuration_of_core,
@@ -117,20 +118,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._chunk_size = options.chunk_size
         loaded = load_group(database, name)
         timing, seed = options.timing, options.seed
-        self._core = RaftCore(
-            options.node_id,
-            configuration=configuration_for_core(loaded.configuration),
-            hard_state=loaded.hard_state,
-            cut=loaded.cut,
-            rows=loaded.rows,
-            applied=loaded.applied[0],
-            applied_term=loaded.applied[1],
-            election_ticks=timing.election_ticks,
-            heartbeat_ticks=timing.heartbeat_ticks,
-            message_size_max=_MESSAGE_SIZE_MAX,
-            uncommitted_size_max=_UNCOMMITTED_SIZE_MAX,
-            seed=seed,
-        )
+        self._core = _build_core(loaded, options)
         self._configuration = loaded.configuration
         self._log = EntryLog(database, name, loaded.cut[0], loaded.rows)
         self._applied, self._applied_term = loaded.applied
@@ -520,3 +508,20 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def _has_heard(self, node: int) -> bool:
         return node == self._node_id or self._hearing.is_recent(node)
+
+
+def _build_core(loaded: Loaded, options: GroupOptions) -> RaftCore:
+    return RaftCore(
+        options.node_id,
+        configuration=configuration_for_core(loaded.configuration),
+        hard_state=loaded.hard_state,
+        cut=loaded.cut,
+        rows=loaded.rows,
+        applied=loaded.applied[0],
+        applied_term=loaded.applied[1],
+        election_ticks=options.timing.election_ticks,
+        heartbeat_ticks=options.timing.heartbeat_ticks,
+        message_size_max=_MESSAGE_SIZE_MAX,
+        uncommitted_size_max=_UNCOMMITTED_SIZE_MAX,
+        seed=options.seed,
+    )

@@ -1,4 +1,4 @@
-"""The log of one replicated shard, or of its companion, behind `ReplicaLog`.
+"""The log of one replicated shard, or of its companion, as a `ReplicaLog`.
 
     readers see        [earliest, commit limit)
     replicas copy      [start, end), also what is deleted; a group or a batch is never split
