@@ -97,6 +97,11 @@ class GroupOptions(Struct, frozen=True):
 class RaftGroup(Generic[RequestT, AnswerT]):
     """Use `MultiRaft.add_group`. All methods belong to the one thread that drives it."""
 
+    _succession: tuple[int, int] | None = None
+    """A leader that is gone, and after how many ticks this node campaigns."""
+    seen_leader = 0
+    """Who led at the last tick; 0: no node. For other threads."""
+
     def __init__(
         self,
         database: Database,
@@ -146,10 +151,6 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._late_messages: list[tuple[int, int, bytes]] = []
         self._committed: list[Committed] = []
         self._is_ready = self._has_more = False
-        self._succession: tuple[int, int] | None = None
-        """A leader that is gone, and after how many ticks this node campaigns."""
-        self.seen_leader = 0
-        """Who led at the last tick; 0: no node. For other threads."""
         self.knows_leader = False
         """As of the last tick. Who hears nothing for an election timeout knows none any more."""
         self._truncation = 0
