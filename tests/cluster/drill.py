@@ -47,7 +47,7 @@ from tests.cluster.workloads import (
 import penstock
 from penstock.errors import AlreadyExistsError, NotSupportedError, RetryableError, StoreError
 
-REST_S: Final = 8.0
+REST_S: Final = 5.0
 """Time after the last fault in which every client must succeed."""
 JOIN_S: Final = 180.0
 QUICK: Final = ("kill", "kill all", "stop", "pause", "clock step")

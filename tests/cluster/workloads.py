@@ -530,7 +530,7 @@ def _bounded(call: Callable[[], None]) -> None:
 
     calling = threading.Thread(target=run, daemon=True)
     calling.start()
-    calling.join(2 * CALL_S)
+    calling.join(CALL_S + 2.0)
     if calling.is_alive():
         raise ClientHangsError("send_offsets_to_transaction did not end within its timeout")
     if errors:
