@@ -177,7 +177,7 @@ coverage: install ## branch coverage of the tests: the total, and the ten least 
 	$(BIN)/coverage report --sort=cover | awk 'NR <= 12 || /^TOTAL/'; \
 	exit $$status
 
-BENCHES := store engines meta kafka tiered spark
+BENCHES := store engines meta kafka cluster tiered spark
 
 bench: install ## the benchmarks, one table each
 	@for each in $(BENCHES); do echo "bench.$$each"; $(BIN)/python -m bench.$$each $(ARGS); done

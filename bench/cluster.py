@@ -47,7 +47,9 @@ QUICK_CLIENT = {
     "retry.backoff.max.ms": 100,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,
-    "socket.timeout.ms": 5_000,
+    # A paused leader keeps its connections: the client gives up after this.
+    "socket.timeout.ms": 1_000,
+    "request.timeout.ms": 1_000,
     "log_level": 0,
 }
 

@@ -45,9 +45,15 @@ from tests.cluster.workloads import (
 )
 
 import penstock
-from penstock.errors import AlreadyExistsError, NotSupportedError, RetryableError, StoreError
+from penstock.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    NotSupportedError,
+    RetryableError,
+    StoreError,
+)
 
-REST_S: Final = 8.0
+REST_S: Final = 5.0
 """Time after the last fault in which every client must succeed."""
 JOIN_S: Final = 180.0
 QUICK: Final = ("kill", "kill all", "stop", "pause", "clock step")
@@ -301,17 +307,22 @@ def _shorter(history: History) -> list[Anomaly]:
 
 def _read_all(address: str, topic: str, partition: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
+    last: list[StoreError] = []
 
     def reads() -> bool:
         try:
             with penstock.connect(address) as store:
                 records = store.topic(topic).records(partition)
                 found[:] = [(one.offset, decode(one.value)) for one in records]
-        except RetryableError:
+        except (RetryableError, CorruptionError) as error:
+            last[:] = [error]
             return False
         return True
 
-    wait_until(reads, f"{topic}/{partition} can be read at {address}")
+    try:
+        wait_until(reads, f"{topic}/{partition} can be read at {address}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {last}") from error
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
-from tests.cluster.nodes import Nodes
+from tests.cluster.nodes import Nodes, wait_until
 from tests.cluster.workloads import API, PARTITIONS
 
 HOURS: Final = 3_600.0
@@ -77,6 +77,9 @@ def strike(nodes: Nodes, fault: Fault) -> str:
     others = [node for node in nodes.numbers if node != leader]
     chosen = leader if fault.role == "leader" or not others else others[fault.number % len(others)]
     KINDS[fault.kind].run(nodes, fault, chosen)
+    if KINDS[fault.kind].copies > 1:
+        # The next fault may take another copy: this one must be there again.
+        wait_until(nodes.are_in_sync, f"all copies are in sync after {fault.kind}")
     return f"{fault.kind}: node {chosen}, {fault.role} of {API}/{fault.partition}"
 
 

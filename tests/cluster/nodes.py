@@ -19,7 +19,9 @@ from typing import Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from confluent_kafka import KafkaException
 from tests.cluster.network import Network
+from tests.kafka_clients import AdminClient
 from tests.meta.raft.cluster_in_process import free_ports
 
 import penstock
@@ -214,6 +216,19 @@ class Nodes:
                     if one.partition == partition:
                         return one.leader
         return None
+
+    def are_in_sync(self) -> bool:
+        """Return whether every replica of every shard is in sync, as Kafka clients see it."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        try:
+            topics = admin.list_topics(timeout=5).topics.values()
+        except KafkaException:
+            return False
+        return all(
+            len(one.isrs) == len(one.replicas) > 0
+            for topic in topics
+            for one in topic.partitions.values()
+        )
 
     def dead(self) -> list[int]:
         """Return nodes that ended although nothing ended them."""

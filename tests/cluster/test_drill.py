@@ -38,7 +38,24 @@ def test_a_plan_follows_from_its_seed_and_tries_every_fault() -> None:
 def test_nothing_acknowledged_is_lost_when_nodes_die_stop_and_pause(
     tmp_path: Path, record_property: Record
 ) -> None:
-    options = Options(seconds=40, seed=1, kinds=QUICK, pause_max_s=4.0)
+    kinds = ("kill", "kill all", "pause")
+    options = Options(seconds=12, seed=1, kinds=kinds, rest_s=(0.5, 1.5), pause_max_s=3.0)
+    drill(options, tmp_path, record_property)
+
+
+@pytest.mark.timeout(600)
+def test_replicated_topics_lose_nothing_when_their_leaders_die_stop_and_pause(
+    tmp_path: Path, record_property: Record
+) -> None:
+    options = Options(
+        seconds=20,
+        seed=2,
+        replication=3,
+        kinds=QUICK,
+        rest_s=(0.5, 1.5),
+        pause_max_s=5.0,
+        has_transactions=False,
+    )
     drill(options, tmp_path, record_property)
 
 
@@ -52,6 +69,7 @@ def test_half_an_hour_of_all_faults(
         seconds=SOAK_S,
         seed=replication,
         replication=replication,
+        has_transactions=replication == 1,
         kinds=tuple(faults.KINDS),
         rest_s=(2.0, 8.0),
         pause_max_s=30.0,
