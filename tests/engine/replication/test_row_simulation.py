@@ -9,8 +9,9 @@ from typing import Final
 
 import pytest
 from tests.engine.quick_directory import quick_directory
+from tests.engine.replication.simulated_node import Log, MakeLogs, Violation
 from tests.engine.replication.simulated_row_logs import RowEngine, RowNode
-from tests.engine.replication.simulator import Log, MakeLogs, Violation, simulate
+from tests.engine.replication.simulator import simulate
 
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.rocksdb import RocksDBStorageEngine
