@@ -11,7 +11,7 @@ from tests.engine.replication.simulated_log import SimulatedLog
 from tests.engine.replication.simulated_metadata import SimulatedMetadata
 from tests.engine.replication.simulated_node import SimulatedNode
 
-from penstock.engine.replication import Assignment, ProposeInSync, ReplicaCore, ReplicaLog
+from penstock.engine.replication import Assignment, ReplicaCore, ReplicaLog
 from penstock.engine.replication.follower import FollowerReplica
 from penstock.engine.replication.in_sync_set import InSyncSet
 from penstock.engine.replication.leader import LeaderReplica
@@ -27,15 +27,6 @@ def ignore_proposed_members(patch: pytest.MonkeyPatch) -> None:
         self._proposed = members
 
     patch.setattr(InSyncSet, "propose", propose)
-
-
-def drop_proposals_that_were_repeated(patch: pytest.MonkeyPatch) -> None:
-    original = ReplicaCore.refused
-
-    def refused(self: ReplicaCore, proposal: ProposeInSync, _epoch: int) -> None:
-        original(self, proposal, proposal.partition_epoch)
-
-    patch.setattr(ReplicaCore, "refused", refused)
 
 
 def commit_below_the_minimum(patch: pytest.MonkeyPatch) -> None:
@@ -190,7 +181,6 @@ def add_replicas_that_do_not_know_they_left(patch: pytest.MonkeyPatch) -> None:
 
 BUGS: tuple[Plant, ...] = (
     ignore_proposed_members,
-    drop_proposals_that_were_repeated,
     commit_below_the_minimum,
     count_members_not_heard_of_as_absent,
     elect_any_replica,

@@ -5,9 +5,10 @@
     followers  fetch by offset and epoch, cut what the leader does not have, append its bytes
 
 The metadata group decides who leads a shard and which replicas are in sync; nodes only copy. The
-code here does no input or output of its own and reads no clock: `ReplicaCore` gets messages,
-assignments and the time, and fills a list of effects. No node runs it yet: the simulation in the
-tests does, and shards have one copy.
+protocol does no input or output of its own and reads no clock: `ReplicaCore` gets messages,
+assignments and the time, and fills a list of effects. `Replicator` runs it in a node, on a thread
+of its own, and carries the effects out; the simulation in the tests runs it on simulated networks,
+disks and clocks.
 
 A record is committed when every replica of the in-sync set has it, and the set is large enough
 (`min_insync`). Only committed records are shown to readers and acknowledged to writers that ask for

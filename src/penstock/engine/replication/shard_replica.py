@@ -43,6 +43,7 @@ class Owner(Protocol):
 
 class ShardReplica:
     __slots__ = (
+        "_epoch_start",
         "_lock",
         "_name",
         "_node_id",
@@ -67,6 +68,7 @@ class ShardReplica:
         """Ends to wait for, the smallest first; the second number keeps the order."""
         self._number = 0
         self._ready_epoch = -1
+        self._epoch_start = logs[0].end
 
     @property
     def is_leader(self) -> bool:
@@ -76,6 +78,17 @@ class ShardReplica:
     def is_ready(self) -> bool:
         """Whether this node leads, and knows all that it must before it serves clients."""
         return self.is_leader and self._ready_epoch == self.assignment.leader_epoch
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record on this node, committed or not."""
+        return self.logs[0].end
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything is committed that this node had when it became leader. Before that,
+        readers of the last leader may have seen more than this one shows."""
+        return self.logs[0].commit >= self._epoch_start
 
     # Writers
 
@@ -166,6 +179,8 @@ class ShardReplica:
         """Follow a new assignment; end the waits that it makes hopeless."""
         with self._lock:
             before, self.assignment = self.assignment, assignment
+            if before.leader_epoch != assignment.leader_epoch:
+                self._epoch_start = self.logs[0].end
             ended: list[tuple[int, int, OnCommitted]] = []
             error = self._end_of_wait(before.leader_epoch)
             if error is not None:

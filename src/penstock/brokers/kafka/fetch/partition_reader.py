@@ -125,7 +125,7 @@ class PartitionReader:
         stable = self._stable_until(partition, end)
         until = stable if limits.is_committed else end
         if not earliest <= offset <= end:
-            if offset > end and offset <= partition.driver.shard_info(partition.shard).latest:
+            if offset > end and offset <= self._written_end(partition):
                 # Written, but not committed yet.
                 return FetchedPartition(topic, index, 0, end, stable, earliest)
             return FetchedPartition(
@@ -150,6 +150,15 @@ class PartitionReader:
         return FetchedPartition(
             topic, index, 0, end, stable, earliest, aborted, page.parts, page.size
         )
+
+    @staticmethod
+    def _written_end(partition: Partition) -> int:
+        """Return the offset after the last record, committed or not. After an election consumers
+        may have read further than the new leader knows to be committed."""
+        replica = partition.entry.replica
+        if replica is not None:
+            return replica.end
+        return partition.driver.shard_info(partition.shard).latest
 
     def _stable_until(self, partition: Partition, end: int) -> int:
         stable = self._broker.transactions.stable_until(partition.shard)

@@ -15,7 +15,7 @@ from penstock.brokers.kafka.metadata.leadership import leader_error
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
-from penstock.errors import StoreError
+from penstock.errors import BusyError, StoreError
 from penstock.record import Offset, StoredRecord
 
 LATEST: Final = -1
@@ -90,6 +90,10 @@ class OffsetFinder:
         stable = self._broker.transactions.stable_until(handle.name)
         until = end if stable is None or not is_committed else min(end, stable)
         if timestamp_ms == LATEST:
+            replica = handle.entry.replica
+            if replica is not None and not replica.is_settled:
+                # As Kafka's leaders: what the last one showed as the end is not known here yet.
+                raise BusyError(f"the end of {handle.name!r} is not known yet; ask again")
             return -1, until
         if timestamp_ms == EARLIEST:
             return -1, earliest
