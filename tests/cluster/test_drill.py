@@ -69,7 +69,7 @@ def test_half_an_hour_of_all_faults(
         seconds=SOAK_S,
         seed=replication,
         replication=replication,
-        has_transactions=replication == 1,
+        has_transactions=True,
         kinds=tuple(faults.KINDS),
         rest_s=(2.0, 8.0),
         pause_max_s=30.0,

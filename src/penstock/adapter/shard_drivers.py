@@ -6,7 +6,7 @@ resolves the shard of each request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from penstock.adapter.engine_adapter import DriverList
@@ -42,6 +42,10 @@ class ShardDrivers:
         entry = self._engine_storage_handler.find(shard_name)
         return ShardHandle(entry, self.driver_list[entry.topic.storage_type])
 
-    def serve_transaction_steps(self, serve: Callable[[str], str]) -> None:
-        """Let `serve` do this node's part of transactions that other nodes coordinate."""
+    def serve_transaction_steps(
+        self, serve: Callable[[str], str], take_over: Callable[[Collection[str]], None]
+    ) -> None:
+        """Let `serve` do this node's part of transactions that other nodes coordinate; `take_over`
+        is called with shards that this node leads newly."""
         self._engine_storage_handler.transaction_steps = serve
+        self._engine_storage_handler.take_over_transactions = take_over

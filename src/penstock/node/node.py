@@ -390,6 +390,9 @@ class Node:
         for shard in shards:
             self._limits.drop_shard(shard)
         self._hold_back(shards.__contains__)
+        take_over = self.handler.take_over_transactions
+        if take_over is not None:
+            take_over(shards)
 
     def _build_admin(self) -> TopicAdmin:
         settings = self.settings

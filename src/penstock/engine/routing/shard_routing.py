@@ -11,7 +11,7 @@ one look-up more than the engine's own work.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from penstock.engine.contract import ShardConfig, StorageEngine
@@ -68,6 +68,8 @@ class ShardRouting:
         self.node_id: Final = node_id
         self.transaction_steps: Callable[[str], str] | None = None
         """Does this node's part of a transaction for another; see `run_transaction_step`."""
+        self.take_over_transactions: Callable[[Collection[str]], None] | None = None
+        """Lets producers continue their transactions in shards that this node leads newly."""
         self._forwarder: Final = forwarder
         self._shards: Final = cache.shards
         self._creating: Final = threading.Lock()

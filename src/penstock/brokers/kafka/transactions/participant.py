@@ -10,7 +10,7 @@ Steps run in threads and may block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final, assert_never
 
@@ -72,6 +72,27 @@ class TransactionParticipant:
             for shard in limits.release(producer_id):
                 self._broker.drivers.release_readers(shard)
 
+    def take_over(self, shards: Collection[str]) -> None:
+        """Let producers continue transactions in shards that this node leads newly. What those
+        wrote is hidden already; one that cannot be continued is aborted by its producer."""
+        for state in self._meta.list_transactions():
+            bounds = {
+                partition.shard: partition.first_offset
+                for partition in state.partitions
+                if partition.shard in shards
+            }
+            if not bounds or not is_open(state):
+                continue
+            writer = Writer(state.transactional_id, state.epoch, bounds, state.started_ms)
+            try:
+                self._clear_left_over(state.producer_id, state.started_ms)
+                self._index.open(state.producer_id, writer, may_have_written=True)
+            except (BusyError, TransactionRefusedError) as error:
+                _log.info("transaction_not_continued", reason=str(error))
+                continue
+            if state.status != "ongoing":
+                self._index.shut(state.producer_id)
+
     def _end_of(self, shard: str, default: int) -> int:
         """Return the end of a shard. Offsets that a power cut removed, or a restart from a memory
         topic, are assigned again, also to records of this transaction."""
@@ -122,7 +143,10 @@ class TransactionParticipant:
             # A write that was accepted before may still wait for the device in its thread.
             if not index.wait_until_written(producer_id, _WRITES_WAIT_S):
                 raise BusyError(f"producer {producer_id} still writes")
-            firsts = self._broker.drivers.limits.firsts(producer_id)
+            held = self._broker.drivers.limits.firsts(producer_id)
+            # Without the shards that this node led when the transaction wrote to them, and another
+            # node leads now: the coordinator has it end the transaction there.
+            firsts = {shard: first for shard, first in held.items() if shard in step.bounds}
             if not is_known:
                 # Done before, and the response was lost: repeating it changes nothing.
                 firsts = {**step.bounds, **firsts}
