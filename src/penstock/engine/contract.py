@@ -162,6 +162,13 @@ class ShardInfo(Struct, frozen=True):
     sealed: bool = False
     log_start: Offset | None = None
     """With a tier: the first offset that the engine itself still holds."""
+    appended: Offset | None = None
+    """With replicas: what the next record of the leader gets; `latest` is the commit offset."""
+
+    @property
+    def end(self) -> Offset:
+        """The offset after the last record, committed or not."""
+        return self.latest if self.appended is None else self.appended
 
 
 class Written(Struct, frozen=True, gc=False):

@@ -342,9 +342,9 @@ class Node:
             if state.status != "empty" and not state.status.startswith("complete"):
                 for partition in state.partitions:
                     if is_here(partition.shard):
-                        self._limits.hold_written(
-                            partition.shard, state.producer_id, partition.first_offset
-                        )
+                        shard, first = partition.shard, partition.first_offset
+                        first = self.storage_cache.first_possible(shard, first)
+                        self._limits.hold_written(shard, state.producer_id, first)
         self._limits.load_aborted(
             aborted for aborted in self.meta.list_aborted() if is_here(aborted.shard)
         )

@@ -177,3 +177,17 @@ def test_all_waits_end_when_the_replica_is_removed(
     waiting = outcomes_of(replica, 1)
     replica.close()
     assert isinstance(waiting[0], NotLeaderError)
+
+
+def test_a_new_leader_knows_where_its_epoch_begins_and_when_that_is_committed(
+    replica: ShardReplica, log: SimulatedLog
+) -> None:
+    log.append(1)
+    log.append(2)
+    replica.assign(replace(LED, leader_epoch=6, partition_epoch=9))
+    assert (replica.epoch_start, replica.end, replica.is_settled) == (2, 2, False)
+    log.append(3)
+    replica.assign(replace(LED, leader_epoch=6, partition_epoch=10, in_sync=(1, 2)))
+    assert (replica.epoch_start, replica.end) == (2, 3)
+    log.set_commit(2)
+    assert replica.is_settled

@@ -43,7 +43,6 @@ class Owner(Protocol):
 
 class ShardReplica:
     __slots__ = (
-        "_epoch_start",
         "_lock",
         "_name",
         "_node_id",
@@ -52,6 +51,7 @@ class ShardReplica:
         "_ready_epoch",
         "_waiters",
         "assignment",
+        "epoch_start",
         "logs",
     )
 
@@ -68,7 +68,8 @@ class ShardReplica:
         """Ends to wait for, the smallest first; the second number keeps the order."""
         self._number = 0
         self._ready_epoch = -1
-        self._epoch_start = logs[0].end
+        self.epoch_start = logs[0].end
+        """Where the records of the current leader epoch begin, when this node leads."""
 
     @property
     def is_leader(self) -> bool:
@@ -88,7 +89,7 @@ class ShardReplica:
     def is_settled(self) -> bool:
         """Whether everything is committed that this node had when it became leader. Before that,
         readers of the last leader may have seen more than this one shows."""
-        return self.logs[0].commit >= self._epoch_start
+        return self.logs[0].commit >= self.epoch_start
 
     # Writers
 
@@ -180,7 +181,7 @@ class ShardReplica:
         with self._lock:
             before, self.assignment = self.assignment, assignment
             if before.leader_epoch != assignment.leader_epoch:
-                self._epoch_start = self.logs[0].end
+                self.epoch_start = self.logs[0].end
             ended: list[tuple[int, int, OnCommitted]] = []
             error = self._end_of_wait(before.leader_epoch)
             if error is not None:

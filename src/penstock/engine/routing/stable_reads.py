@@ -57,7 +57,11 @@ class StableReads(ShardRouting):
 
     def shard_info(self, shard_name: str) -> ShardInfo:
         entry = self.find(shard_name)
-        return self._reader(entry).shard_info(entry.id)
+        info = self._reader(entry).shard_info(entry.id)
+        replica = entry.replica
+        if replica is None or not replica.is_leader:
+            return info  # with replicas elsewhere, their leader has answered
+        return replace(info, appended=Offset(replica.end))
 
     def stable_info(self, shard_name: str) -> ShardInfo:
         """Return bounds whose commit offset is the one that readers of committed records have."""

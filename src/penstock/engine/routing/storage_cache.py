@@ -257,6 +257,13 @@ class StorageCacheManager:
             notify()  # who waits for records here looks again
         self._waiters.wake()
 
+    def first_possible(self, name: str, offset: int) -> int:
+        """Return where the records of a transaction may begin that had to begin at `offset`. With
+        a new leader they may begin earlier: its log may have been shorter than the last one's."""
+        entry = self.shards.get(name)
+        replica = None if entry is None else entry.replica
+        return offset if replica is None else min(offset, replica.epoch_start)
+
     def _is_served(self, name: str, node_id: int) -> bool:
         entry = self.shards.get(name)
         if entry is None or entry.meta is None or entry.meta.leader != node_id:

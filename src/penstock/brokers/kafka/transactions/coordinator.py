@@ -164,7 +164,7 @@ class TransactionCoordinator:
 
     async def _end_of(self, shard: str) -> int:
         info = await self._broker.run_blocking(partial(self._broker.shard_info, shard))
-        return info.latest
+        return info.end  # with what is not committed yet: the transaction writes after it
 
 
 def _check_expected(state: TransactionState, expected: tuple[int, int]) -> None:

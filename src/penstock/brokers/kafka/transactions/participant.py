@@ -75,9 +75,10 @@ class TransactionParticipant:
     def take_over(self, shards: Collection[str]) -> None:
         """Let producers continue transactions in shards that this node leads newly. What those
         wrote is hidden already; one that cannot be continued is aborted by its producer."""
+        cache = self._broker.drivers.storage_cache
         for state in self._meta.list_transactions():
             bounds = {
-                partition.shard: partition.first_offset
+                partition.shard: cache.first_possible(partition.shard, partition.first_offset)
                 for partition in state.partitions
                 if partition.shard in shards
             }
@@ -97,7 +98,7 @@ class TransactionParticipant:
         """Return the end of a shard. Offsets that a power cut removed, or a restart from a memory
         topic, are assigned again, also to records of this transaction."""
         try:
-            return self._broker.shard_info(shard).latest
+            return self._broker.shard_info(shard).end
         except (RetryableError, UnknownShardError):
             return default  # not known here yet: nothing can be written to it either
 
