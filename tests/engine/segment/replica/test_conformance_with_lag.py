@@ -57,11 +57,12 @@ class LaggingEngine(SegmentEngine):
 
     def _wait(self, shard: ShardId) -> None:
         """Return when everything that the shard has now is committed."""
-        log = self.replica_logs(shard)[0]
-        end, until = log.end, time.monotonic() + PATIENCE_S
-        while log.commit < end:
-            assert time.monotonic() < until, f"{shard.name} is committed up to {log.commit}"
-            time.sleep(LAG_S)
+        until = time.monotonic() + PATIENCE_S
+        for log in self.replica_logs(shard):
+            end = log.end
+            while log.commit < end:
+                assert time.monotonic() < until, f"{shard.name} is committed up to {log.commit}"
+                time.sleep(LAG_S)
 
     def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
         super().create_shard(shard, config)
