@@ -43,6 +43,7 @@ def test_nothing_acknowledged_is_lost_when_nodes_die_stop_and_pause(
     drill(options, tmp_path, record_property)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_replicated_topics_lose_nothing_when_their_leaders_die_stop_and_pause(
     tmp_path: Path, record_property: Record
