@@ -34,7 +34,7 @@ from penstock.engine.routing.shard_routing import Forwarder
 from penstock.engine.routing.stable_reads import StableReads
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.engine.transactions.stable_offsets import StableOffsets
-from penstock.errors import NotLeaderError, NotSupportedError, StoreError
+from penstock.errors import DeadlineError, NotSupportedError, StoreError
 from penstock.platform.clock import Clock, SystemClock
 from penstock.record import Offset, Producer, QueueKind, Record
 
@@ -336,7 +336,9 @@ def _wait_for_replicas(
 ) -> None:
     replica = entry.replica
     if replica is None:
-        raise NotLeaderError(entry.name, leader=None)
+        raise DeadlineError(
+            f"{entry.name!r} has no replica here any more; the outcome is unknown, try again"
+        )
     end = written.first + written.count
     if on_committed is None or acks is not Acks.ALL:
         replica.wait(end, epoch, acks, REPLICAS_WAIT_S)

@@ -148,7 +148,9 @@ class ShardReplica:
     def _end_of_wait(self, epoch: int) -> StoreError | None:
         assignment = self.assignment
         if assignment.leader != self._node_id or assignment.leader_epoch != epoch:
-            return self._not_leader()
+            # Not `NotLeaderError`: that says that nothing was written, and clients would write the
+            # records again under another sequence.
+            return self._deposed()
         in_sync, needed = len(assignment.in_sync), assignment.min_insync
         if in_sync < needed:
             return NotEnoughReplicasError(
@@ -167,6 +169,12 @@ class ShardReplica:
         return DeadlineError(
             f"the replicas of {self._name!r} did not have the records within {seconds:g} s; the "
             "outcome is unknown"
+        )
+
+    def _deposed(self) -> DeadlineError:
+        return DeadlineError(
+            f"node {self._node_id} stopped leading {self._name!r} before all replicas had the "
+            "records; the outcome is unknown, try again"
         )
 
     def _not_leader(self) -> NotLeaderError:
@@ -210,4 +218,4 @@ class ShardReplica:
         with self._lock:
             ended, self._waiters[:] = self._waiters[:], []
         for _, _, done in ended:
-            done(NotLeaderError(self._name, leader=None))
+            done(self._deposed())
