@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.engine.replication.assignments import AssignmentView, min_insync_of
-from penstock.meta import Node, Shard, Topic, TopicConfig, Update
+from penstock.engine.replication.assignments import AssignmentView
+from penstock.meta import Node, Shard, Topic, TopicConfig, Update, min_insync_of
 from penstock.meta.events import (
     Event,
     NodePut,
@@ -63,7 +63,14 @@ def test_the_minimum_of_a_topic_is_a_majority_unless_it_says_otherwise() -> None
     minimums = [min_insync_of(TopicConfig(replication=count)) for count in (1, 2, 3, 4, 5)]
     assert minimums == [1, 2, 2, 3, 3]
     assert min_insync_of(TopicConfig(replication=3, min_insync=1)) == 1
-    assert min_insync_of(TopicConfig(replication=2, min_insync=5)) == 2
+
+
+def test_a_leader_and_the_metadata_group_count_with_the_same_minimum() -> None:
+    """A leader with a smaller one would commit records that an eligible replica lacks."""
+    for config in (TopicConfig(replication=3), TopicConfig(replication=2, min_insync=5)):
+        topic = replace(TOPIC, config=config)
+        change = AssignmentView(1).apply(update(TopicPut(topic), ShardPut(SHARD)))
+        assert change.assignments[0].min_insync == min_insync_of(config)
 
 
 def test_a_replicated_shard_with_a_copy_here_is_assigned() -> None:

@@ -54,7 +54,7 @@ class MemoryStorageEngine(RowEngine[MemoryShard], TryWriteEngine):
         return self.write(shard, record)
 
     def sync(self) -> None:
-        """There is no device; replicas count for what they have."""
+        """Does nothing: memory has nothing to sync, and replicas count for what they have."""
 
     def _create(self, shard: ShardId, config: ShardConfig) -> MemoryShard:
         return MemoryShard(shard, config, self._bounds, self._clock, self._announce)

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.replication.assignment import Assignment
-from penstock.meta import Node, Shard, Topic, TopicConfig, Update
+from penstock.meta import Node, Shard, Topic, Update, is_replicated, min_insync_of
 from penstock.meta import events as event
 
 _TAKES_PART: Final = frozenset({"online", "draining"})
@@ -20,17 +20,6 @@ class MetadataChange(Struct, frozen=True):
     assignments: tuple[Assignment, ...]
     removed: tuple[str, ...]
     broker_epochs: dict[int, int]
-
-
-def min_insync_of(config: TopicConfig) -> int:
-    """Return how many replicas must be in sync: what the topic says, or a majority."""
-    if config.min_insync is not None:
-        return min(config.min_insync, config.replication)
-    return config.replication // 2 + 1
-
-
-def is_replicated(shard: Shard, config: TopicConfig) -> bool:
-    return config.replication > 1 or len(shard.replicas) > 1
 
 
 class AssignmentView:

@@ -27,7 +27,7 @@ class PeerChannel(Protocol):
 
     def send(self, node: int, data: bytes) -> bool:
         """Send a message of at most 32 MB; any thread may call, and is not blocked. False: the
-        message was dropped, as there is no connection, or 64 MB wait for it. The first message to a
+        message was dropped: the node is not connected, or 64 MB wait for it. The first message to a
         node opens the connection; `on_connected` follows, and after each loss again."""
         ...
 

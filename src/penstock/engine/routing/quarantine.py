@@ -55,7 +55,7 @@ class Quarantine:
         return found
 
     def write(self, shards: Iterable[QuarantinedShard]) -> None:
-        """Replace the list; without a shard there is no file."""
+        """Replace the list; a list without shards removes the file."""
         lines = [
             f"{one.storage_type} {one.shard}{f' {_DELETE}' if one.is_doomed else ''}\n"
             for one in sorted(shards)

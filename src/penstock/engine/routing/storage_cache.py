@@ -22,7 +22,16 @@ from msgspec.structs import replace
 from penstock.engine.contract import FOREVER_MS, Cleanup, ShardConfig, ShardTiering, StorageEngine
 from penstock.engine.routing.metadata_waiters import CacheWaiters
 from penstock.engine.routing.segment_status import Answer, allowed
-from penstock.meta import STORAGE_ALIASES, UNLIMITED, Segment, Shard, Topic, TopicConfig, Update
+from penstock.meta import (
+    STORAGE_ALIASES,
+    UNLIMITED,
+    Segment,
+    Shard,
+    Topic,
+    TopicConfig,
+    Update,
+    is_replicated,
+)
 from penstock.meta import events as event
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.log import get_logger
@@ -182,10 +191,7 @@ class ShardEntry:
 
     @property
     def is_replicated(self) -> bool:
-        meta = self.meta
-        return self.topic.topic.config.replication > 1 or (
-            meta is not None and len(meta.replicas) > 1
-        )
+        return self.meta is not None and is_replicated(self.meta, self.topic.topic.config)
 
     @property
     def active(self) -> Segment | None:

@@ -73,7 +73,7 @@ class PeerLink:
         )
 
     def offer(self, data: bytes) -> bool:
-        """Take a message, or return False: there is no connection, or too much waits for it."""
+        """Queue a message, or return False: not connected, or too much waits for it."""
         if self._limit == 0:
             return False
         head = frame_head(data, FRAME_VERSION)

@@ -201,7 +201,7 @@ def reassign_replicas(view: View, command: ReassignReplicas, moment: Moment) -> 
     known = {node.node_id for node in NODES.scan(view)}
     strangers = sorted(node for node in target if node not in known)
     if strangers:
-        return Rejected("bad_request", f"there is no node {strangers[0]}", shard.name)
+        return Rejected("bad_request", f"node {strangers[0]} does not exist", shard.name)
     if shard.status != ACTIVE or not (shard.in_sync or shard.eligible):
         return Rejected(
             "bad_request", f"no replica of {shard.name} has all of its records", shard.name
