@@ -56,13 +56,14 @@ class LaggingEngine(SegmentEngine):
                     continue  # deleted meanwhile
 
     def _wait(self, shard: ShardId) -> None:
-        """Return when everything that the shard has now is committed."""
+        """Return when everything that the shard has now is committed, and its commands are done."""
         until = time.monotonic() + PATIENCE_S
-        for log in self.replica_logs(shard):
-            end = log.end
-            while log.commit < end:
-                assert time.monotonic() < until, f"{shard.name} is committed up to {log.commit}"
-                time.sleep(LAG_S)
+        records, commands = self.replica_logs(shard)
+        record_end, command_end = records.end, commands.end
+        state = self.store.state(shard)
+        while records.commit < record_end or state.control_offset < command_end:
+            assert time.monotonic() < until, f"{shard.name} is committed up to {records.commit}"
+            time.sleep(LAG_S)
 
     def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
         super().create_shard(shard, config)
