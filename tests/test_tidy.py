@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[1]
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 # A name that could hold anything will.
 VAGUE = {"util", "utils", "common", "helper", "helpers", "misc", "tools", "base", "shared"}
+# Verbs that leave open what is done; read, drain, claim, mark, record, remove or evict say it.
+VAGUE_VERBS = re.compile(r"\b(?:def|fn) (_*(?:note|forget|take|settle|tell)(?:_\w+)?)\b[(<]")
 MACHINE_PATH = re.compile(r"(?<![\w.<>{}])/(?:root|home|Users|work)/\w")
 ADDRESS = re.compile(r"\b(?:https?|ftp|git\+ssh|index\+https)://([\w.-]+)")
 ADDRESSES_ALLOWED = {"www.apache.org", "localhost", "127.0.0.1", "example.com", "example.org"}
@@ -91,6 +93,16 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_no_module_has_a_name_that_could_hold_anything() -> None:
     vague = [str(path) for path in tracked() if VAGUE & {*path.parent.parts, path.stem}]
+    assert vague == []
+
+
+def test_no_function_is_named_by_a_verb_that_leaves_open_what_it_does() -> None:
+    vague = [
+        f"{path}: {found[1]}"
+        for path, text in sources(".py", ".pyi", ".rs")
+        if path.startswith(("src/", "native/src/"))
+        for found in VAGUE_VERBS.finditer(text)
+    ]
     assert vague == []
 
 

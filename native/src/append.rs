@@ -52,7 +52,7 @@ impl State {
         if let Some(mut target) = self.target(handle) {
             target.write(message, &plan, &tail, stamp);
         }
-        self.note_appended(handle as usize, offset);
+        self.list_appended(handle as usize, offset);
         Ok(offset)
     }
 
@@ -97,7 +97,7 @@ impl State {
                 target.write(message, plan, &tail_of(row, message, group), stamp);
             }
         }
-        self.note_appended(handle as usize, first);
+        self.list_appended(handle as usize, first);
         Ok(first)
     }
 
@@ -126,7 +126,7 @@ impl State {
         if let Some(mut target) = self.target(handle) {
             target.write_batch(batch, &plan, &tail, stamp);
         }
-        self.note_appended(handle as usize, offset);
+        self.list_appended(handle as usize, offset);
         Ok(offset)
     }
 

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use crate::appender::{Appender, ATTACHED_SIZE_MAX};
 use crate::errors::Refusal;
-use crate::extract::{int64, take_record, Many};
+use crate::extract::{extract_record, int64, Many};
 use crate::group_commit::GroupCommit;
 use crate::message::Message;
 use crate::state::{State, BUSY, NOT_ADMITTED, TOO_LARGE, UNKNOWN_SHARD};
@@ -65,7 +65,7 @@ impl AppendPath {
             return Ok(UNKNOWN_SHARD);
         };
         let now_ms = self.now_ms(py)?;
-        let (message, _held) = take_record(record)?;
+        let (message, _held) = extract_record(record)?;
         if size_max.is_some_and(|size_max| message.size() > size_max) {
             return Ok(TOO_LARGE);
         }

@@ -14,7 +14,9 @@ use crate::append::{Batch, Stamp};
 use crate::bytes::View;
 use crate::encode::Hosts;
 use crate::errors::{poisoned, Refusal};
-use crate::extract::{int64, take_producer, take_record, take_tag_header, Bound64, Columns, Many};
+use crate::extract::{
+    extract_producer, extract_record, extract_tag_header, int64, Bound64, Columns, Many,
+};
 use crate::message::Message;
 use crate::python::{damage_or_none, text, Encoded, Reserved};
 use crate::queue::{Admission, Kind, GAP_MAX};
@@ -368,8 +370,8 @@ impl Appender {
         })
     }
 
-    fn take_times(&self, py: Python<'_>, handle: i64) -> PyResult<Vec<(i64, i64)>> {
-        self.ask(py, |state| Ok(state.queue(handle)?.take_blocks()))
+    fn drain_times(&self, py: Python<'_>, handle: i64) -> PyResult<Vec<(i64, i64)>> {
+        self.ask(py, |state| Ok(state.queue(handle)?.drain_blocks()))
     }
 
     fn block_max(&self, py: Python<'_>, handle: i64) -> PyResult<i64> {
@@ -406,8 +408,8 @@ impl Appender {
         }
     }
 
-    fn note_indexed(&self, py: Python<'_>, position: i64, count: usize) -> PyResult<()> {
-        self.with(py, |state| state.index.note_last(position, count))
+    fn set_index_end(&self, py: Python<'_>, position: i64, count: usize) -> PyResult<()> {
+        self.with(py, |state| state.index.set_last(position, count))
     }
 
     #[getter]
@@ -436,7 +438,7 @@ impl Appender {
         epoch: &Bound<'_, PyAny>,
     ) -> PyResult<i64> {
         let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
-        let (message, _held) = take_record(record)?;
+        let (message, _held) = extract_record(record)?;
         let work = |state: &mut State| state.append_one(handle, &message, stamp);
         let done = if message.payload_size() > ATTACHED_SIZE_MAX {
             self.detached(py, work)
@@ -459,9 +461,9 @@ impl Appender {
         transaction: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<i64> {
         let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
-        let producer = take_producer(producer)?;
+        let producer = extract_producer(producer)?;
         let transaction = match transaction {
-            Some(text) => take_producer(text)?,
+            Some(text) => extract_producer(text)?,
             None => None,
         };
         let many = Many::new(records)?;
@@ -491,7 +493,7 @@ impl Appender {
         producer: &Bound<'_, PyAny>,
     ) -> PyResult<i64> {
         let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
-        let producer = take_producer(producer)?;
+        let producer = extract_producer(producer)?;
         let columns = Columns::new(count, values, keys, tags, timestamps)?;
         let producer = producer.as_ref().map(Encoded::bytes);
         let done = py.detach(|| {
@@ -523,8 +525,8 @@ impl Appender {
         tag_header: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<i64> {
         let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
-        let producer = take_producer(producer)?;
-        let tag_header = take_tag_header(tag_header)?;
+        let producer = extract_producer(producer)?;
+        let tag_header = extract_tag_header(tag_header)?;
         let body = View::readable(body)?;
         let batch = Batch {
             body: body.bytes(),

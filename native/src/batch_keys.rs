@@ -32,22 +32,22 @@ impl<'a> Sink<'a> for Keys {
     #[inline]
     fn add(&mut self, entry: &Entry<'a>) {
         if let Some(key) = entry.key {
-            self.note(entry, key);
+            self.add_key(entry, key);
             // A message of a RocketMQ client is found by each word of its KEYS, and by its UNIQ_KEY.
             if key.contains(&b' ') {
-                key.split(|&byte| byte == b' ').for_each(|word| self.note(entry, word));
+                key.split(|&byte| byte == b' ').for_each(|word| self.add_key(entry, word));
             }
         }
         entry.headers.each(|name, value| {
             if name == b"UNIQ_KEY" {
-                self.note(entry, value.unwrap_or(&[]));
+                self.add_key(entry, value.unwrap_or(&[]));
             }
         });
     }
 }
 
 impl Keys {
-    fn note(&mut self, entry: &Entry<'_>, key: &[u8]) {
+    fn add_key(&mut self, entry: &Entry<'_>, key: &[u8]) {
         let hash = plain_key_hash(self.seed, key).unwrap_or_else(|| {
             let mut token = [0u8; KEY_TOKEN_MAX];
             let size = key_token(key, &mut token);

@@ -54,7 +54,7 @@ impl State {
         }
         self.log = Some(log);
         self.end += data.len() as i64;
-        self.note_appended(handle as usize, first);
+        self.list_appended(handle as usize, first);
         Ok(first)
     }
 

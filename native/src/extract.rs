@@ -33,7 +33,7 @@ struct Lists<'py> {
 
 /// Take a record's message. It must not be used longer than what holds it.
 #[inline]
-pub fn take_record<'py>(record: &Bound<'py, PyAny>) -> PyResult<(Message<'py>, Held<'py>)> {
+pub fn extract_record<'py>(record: &Bound<'py, PyAny>) -> PyResult<(Message<'py>, Held<'py>)> {
     let py = record.py();
     let classes = classes(py)?;
     let fields = &classes.record_fields;
@@ -46,12 +46,12 @@ pub fn take_record<'py>(record: &Bound<'py, PyAny>) -> PyResult<(Message<'py>, H
     let headers = fields.get(record, RecordFields::HEADERS)?;
     let mut lists = None;
     let message = Message {
-        value: take_bytes(&value, "value")?,
-        key: take_bytes(&key, "key")?,
-        tags: take_tags(&tags, &mut lists)?,
-        headers: take_headers(&headers, &mut lists)?,
-        timestamp_ms: take_int(&fields.get(record, RecordFields::TIMESTAMP)?, "timestamp_ms")?,
-        expires_at_ms: take_int(&fields.get(record, RecordFields::EXPIRES)?, "expires_at_ms")?,
+        value: extract_bytes(&value, "value")?,
+        key: extract_bytes(&key, "key")?,
+        tags: extract_tags(&tags, &mut lists)?,
+        headers: extract_headers(&headers, &mut lists)?,
+        timestamp_ms: extract_int(&fields.get(record, RecordFields::TIMESTAMP)?, "timestamp_ms")?,
+        expires_at_ms: extract_int(&fields.get(record, RecordFields::EXPIRES)?, "expires_at_ms")?,
     };
     Ok((message, Held { _objects: [value, key, tags, headers], _lists: lists }))
 }
@@ -63,7 +63,7 @@ fn wrong(field: &str, expected: &str, found: &Bound<'_, PyAny>) -> PyErr {
 
 /// Bytes, or None. The object must be held as long as they are used.
 #[inline]
-pub fn take_bytes<'py>(found: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<&'py [u8]>> {
+pub fn extract_bytes<'py>(found: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<&'py [u8]>> {
     if found.is_none() {
         return Ok(None);
     }
@@ -76,7 +76,7 @@ pub fn take_bytes<'py>(found: &Bound<'py, PyAny>, field: &str) -> PyResult<Optio
 
 /// An int64, or None.
 #[inline]
-pub fn take_int(found: &Bound<'_, PyAny>, field: &str) -> PyResult<Option<i64>> {
+pub fn extract_int(found: &Bound<'_, PyAny>, field: &str) -> PyResult<Option<i64>> {
     if found.is_none() {
         return Ok(None);
     }
@@ -121,7 +121,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Bound64 {
 }
 
 #[inline]
-fn take_tags<'py>(
+fn extract_tags<'py>(
     found: &Bound<'py, PyAny>,
     lists: &mut Option<Box<Lists<'py>>>,
 ) -> PyResult<Tags<'py>> {
@@ -160,7 +160,7 @@ fn keep_copy<'py>(text: Encoded<'py>, lists: &mut Option<Box<Lists<'py>>>) {
 }
 
 #[inline]
-fn take_headers<'py>(
+fn extract_headers<'py>(
     found: &Bound<'py, PyAny>,
     lists: &mut Option<Box<Lists<'py>>>,
 ) -> PyResult<&'py [Header<'py>]> {
@@ -178,7 +178,7 @@ fn take_headers<'py>(
             return Err(wrong("headers", expected, &header));
         };
         let name = Encoded::new(&pair.get_item(0)?, "headers: a name")?;
-        let value = take_bytes(&pair.get_item(1)?, "headers: a value")?;
+        let value = extract_bytes(&pair.get_item(1)?, "headers: a value")?;
         all.push((name.bytes(), value));
         keep_copy(name, lists);
     }
@@ -194,7 +194,7 @@ unsafe fn unbound_list<'a, T>(list: &[T]) -> &'a [T] {
 }
 
 /// The producer's text, which must be able to stand in a property.
-pub fn take_producer<'py>(found: &Bound<'py, PyAny>) -> PyResult<Option<Encoded<'py>>> {
+pub fn extract_producer<'py>(found: &Bound<'py, PyAny>) -> PyResult<Option<Encoded<'py>>> {
     if found.is_none() {
         return Ok(None);
     }
@@ -206,7 +206,9 @@ pub fn take_producer<'py>(found: &Bound<'py, PyAny>) -> PyResult<Option<Encoded<
 }
 
 /// The header of a Kafka batch whose values are tags; empty: none is.
-pub fn take_tag_header<'py>(found: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Encoded<'py>>> {
+pub fn extract_tag_header<'py>(
+    found: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Option<Encoded<'py>>> {
     let Some(found) = found.filter(|found| !found.is_none()) else {
         return Ok(None);
     };
@@ -231,13 +233,13 @@ impl<'py> Many<'py> {
         let mut held = Vec::with_capacity(count);
         if let Ok(list) = records.cast_exact::<PyList>() {
             for record in list.iter() {
-                let (message, objects) = take_record(&record)?;
+                let (message, objects) = extract_record(&record)?;
                 messages.push(message);
                 held.push(objects);
             }
         } else {
             for record in records.try_iter()? {
-                let (message, objects) = take_record(&record?)?;
+                let (message, objects) = extract_record(&record?)?;
                 messages.push(message);
                 held.push(objects);
             }

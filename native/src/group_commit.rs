@@ -81,7 +81,7 @@ struct CommitQueue {
 
 impl CommitQueue {
     /// What is to be reported to Python now: everything when no other thread will report it.
-    fn take_due(&mut self) -> Option<Unreported> {
+    fn drain_due(&mut self) -> Option<Unreported> {
         let unreported = &self.unreported;
         let is_last = !self.is_led && self.covered.is_empty();
         let is_due =
@@ -213,7 +213,7 @@ impl Shared {
     fn pass_on(&self) -> Option<Unreported> {
         let mut queue = self.queue();
         let next = queue.covered.pop_front();
-        let unreported = queue.take_due();
+        let unreported = queue.drain_due();
         drop(queue);
         wake(next, COVERED);
         unreported
@@ -278,7 +278,7 @@ impl Shared {
     }
 
     /// Wait for the lead or for a covering sync, and lead if asked to, without the interpreter.
-    fn take_part(self: &Arc<Self>, place: Place) -> (SyncOutcome, Option<Unreported>) {
+    fn wait_or_lead(self: &Arc<Self>, place: Place) -> (SyncOutcome, Option<Unreported>) {
         let leads = match place {
             Place::Covered => return (SyncOutcome::Covered, None),
             Place::Leads => true,
@@ -294,7 +294,7 @@ impl Shared {
         }
         let outcome = self.lead(false);
         let unreported = match outcome {
-            SyncOutcome::Synced { .. } => self.queue().take_due(),
+            SyncOutcome::Synced { .. } => self.queue().drain_due(),
             _ => None,
         };
         (outcome, unreported)
@@ -363,7 +363,7 @@ impl GroupCommit {
         let shared = &self.shared;
         while shared.durable.load(Ordering::Acquire) < position {
             let place = shared.enter(position);
-            let (outcome, unreported) = py.detach(|| shared.take_part(place));
+            let (outcome, unreported) = py.detach(|| shared.wait_or_lead(place));
             self.end_sync(py, &outcome, sync)?;
             if let Some(unreported) = unreported {
                 self.report(py, unreported)?;

@@ -231,7 +231,7 @@ impl KeyIndex {
         newest.map_or(self.released_end, IndexFile::end).1
     }
 
-    pub fn note_last(&mut self, position: i64, count: usize) {
+    pub fn set_last(&mut self, position: i64, count: usize) {
         self.last = Some((position, count));
     }
 

@@ -44,7 +44,7 @@ struct Head {
     count: i32,
 }
 
-/// Hand every message of the Kafka batches in `body` to `take`. The first batch starts at
+/// Hand every message of the Kafka batches in `body` to `visit`. The first batch starts at
 /// `first.offset`, whatever the bytes say; control batches only take up offsets. Without a header
 /// of their own, the process's gives the tags.
 pub fn read_kafka<'a>(
@@ -52,7 +52,7 @@ pub fn read_kafka<'a>(
     first: Stamps,
     own_tag_header: Option<&'a [u8]>,
     arena: &'a Arena,
-    mut take: impl FnMut(Entry<'a>),
+    mut visit: impl FnMut(Entry<'a>),
 ) -> Result<(), Reason> {
     let mut rest = body;
     let mut base = first.offset;
@@ -65,7 +65,7 @@ pub fn read_kafka<'a>(
                 codec => arena.keep(inflate(codec, content)?),
             };
             let stamps = Stamps { offset: base, ..first };
-            read_messages(content, &head, stamps, own_tag_header, &mut take).ok_or(MALFORMED)?;
+            read_messages(content, &head, stamps, own_tag_header, &mut visit).ok_or(MALFORMED)?;
         }
         let last_delta = i64::from(head.last_offset_delta);
         base = base.checked_add(last_delta + 1).ok_or(MALFORMED)?;
@@ -103,15 +103,15 @@ fn read_messages<'a>(
     head: &Head,
     first: Stamps,
     own_tag_header: Option<&'a [u8]>,
-    take: &mut impl FnMut(Entry<'a>),
+    visit: &mut impl FnMut(Entry<'a>),
 ) -> Option<()> {
     let shared = tag_header();
     let wanted = own_tag_header.unwrap_or(&shared);
     let mut cursor = Cursor(content);
     for _ in 0..head.count {
         let size = cursor.varint()?;
-        let mut message = Cursor(cursor.take(size)?);
-        message.take(1)?;
+        let mut message = Cursor(cursor.read(size)?);
+        message.read(1)?;
         let delta_ms = message.varint()?;
         let delta = message.varint()?;
         if !(0..=i64::from(head.last_offset_delta)).contains(&delta) {
@@ -125,7 +125,7 @@ fn read_messages<'a>(
             _ => head.max_ms,
         };
         let offset = first.offset.checked_add(delta)?;
-        take(Entry {
+        visit(Entry {
             stamps: Stamps { offset, timestamp_ms, ..first },
             value,
             key,
@@ -151,7 +151,7 @@ struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
     #[inline]
-    fn take(&mut self, size: i64) -> Option<&'a [u8]> {
+    fn read(&mut self, size: i64) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(usize::try_from(size).ok()?)?;
         self.0 = rest;
         Some(taken)
@@ -176,7 +176,7 @@ impl<'a> Cursor<'a> {
     fn optional(&mut self) -> Option<Option<&'a [u8]>> {
         match self.varint()? {
             -1 => Some(None),
-            size => Some(Some(self.take(size)?)),
+            size => Some(Some(self.read(size)?)),
         }
     }
 
@@ -199,7 +199,7 @@ impl<'a> Cursor<'a> {
 
     fn header(&mut self) -> Option<(&'a [u8], Option<&'a [u8]>)> {
         let size = self.varint()?;
-        Some((self.take(size)?, self.optional()?))
+        Some((self.read(size)?, self.optional()?))
     }
 }
 
@@ -224,11 +224,11 @@ impl<'a> Iterator for KafkaHeaders<'a> {
     }
 }
 
-/// Hand every message of RocketMQ's inner form to `take`, with its properties.
+/// Hand every message of RocketMQ's inner form to `visit`, with its properties.
 pub fn read_rocketmq<'a>(
     body: &'a [u8],
     first: Stamps,
-    mut take: impl FnMut(Entry<'a>, &Properties<'a>),
+    mut visit: impl FnMut(Entry<'a>, &Properties<'a>),
 ) -> Result<(), Reason> {
     let mut rest = body;
     let mut stamps = first;
@@ -236,7 +236,7 @@ pub fn read_rocketmq<'a>(
         let (content, properties, size) =
             inner_message(rest).ok_or("an inner message is malformed")?;
         let found = Properties::parse(properties);
-        take(Entry::new(content, properties, &found, stamps)?, &found);
+        visit(Entry::new(content, properties, &found, stamps)?, &found);
         stamps.offset = stamps.offset.checked_add(1).ok_or("offsets end")?;
         rest = rest.get(size..).unwrap_or(&[]);
     }

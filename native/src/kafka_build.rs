@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::errors::Refusal;
-use crate::extract::take_bytes;
+use crate::extract::extract_bytes;
 use crate::kafka::HEAD_SIZE;
 use crate::python::Encoded;
 
@@ -44,8 +44,8 @@ pub fn build_batch<'py>(
         one.push(0);
         put_varint(&mut one, timestamp_ms.wrapping_sub(base_ms));
         put_varint(&mut one, offset.wrapping_sub(base));
-        put_blob(&mut one, take_bytes(&record.getattr(intern!(py, "key"))?, "key")?);
-        put_blob(&mut one, take_bytes(&record.getattr(intern!(py, "value"))?, "value")?);
+        put_blob(&mut one, extract_bytes(&record.getattr(intern!(py, "key"))?, "key")?);
+        put_blob(&mut one, extract_bytes(&record.getattr(intern!(py, "value"))?, "value")?);
         put_headers(&mut one, &record, tag_header)?;
         put_varint(&mut out, one.len() as i64);
         out.extend_from_slice(&one);
@@ -96,7 +96,7 @@ fn put_headers(out: &mut Vec<u8>, record: &Bound<'_, PyAny>, tag_header: &str) -
         is_tagged |= name.bytes() == tag_header.as_bytes();
         put_blob(&mut body, Some(name.bytes()));
         let value = header.get_item(1)?;
-        put_blob(&mut body, take_bytes(&value, "header")?);
+        put_blob(&mut body, extract_bytes(&value, "header")?);
     }
     if !is_tagged {
         for tag in tags.try_iter()? {

@@ -31,7 +31,7 @@ pub fn parse_object<'py>(
         None => None,
     };
     let acks = i16::from_be_bytes(reader.array()?);
-    reader.take(4)?; // how long the client waits
+    reader.read(4)?; // how long the client waits
     let topics = PyList::empty(py);
     for _ in 0..reader.count()? {
         let name = reader.text()?.ok_or_else(|| bad("a topic without a name", reader.at))?;
@@ -40,7 +40,7 @@ pub fn parse_object<'py>(
             let index = i32::from_be_bytes(reader.array()?);
             let size = reader.bytes_size()?;
             let start = reader.at;
-            reader.take(size)?;
+            reader.read(size)?;
             partitions.append((index, start, start + size))?;
             reader.skip_tags()?;
         }
@@ -63,7 +63,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, size: usize) -> PyResult<&'a [u8]> {
+    fn read(&mut self, size: usize) -> PyResult<&'a [u8]> {
         let end = self.at.checked_add(size);
         let taken = end.and_then(|end| self.data.get(self.at..end));
         let taken = taken.ok_or_else(|| bad("the request ends early", self.at))?;
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
     }
 
     fn array<const SIZE: usize>(&mut self) -> PyResult<[u8; SIZE]> {
-        let taken = self.take(SIZE)?;
+        let taken = self.read(SIZE)?;
         taken.try_into().map_err(|_| bad("the request ends early", self.at))
     }
 
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
             true => self.varint()?.checked_sub(1),
             false => usize::try_from(i16::from_be_bytes(self.array()?)).ok(),
         };
-        size.map(|size| self.take(size)).transpose()
+        size.map(|size| self.read(size)).transpose()
     }
 
     /// The size of bytes; those that are null have none.
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         for _ in 0..self.varint()? {
             self.varint()?;
             let size = self.varint()?;
-            self.take(size)?;
+            self.read(size)?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn take(&mut self, size: usize) -> Option<&'a [u8]> {
+    fn read(&mut self, size: usize) -> Option<&'a [u8]> {
         let end = self.at.checked_add(size)?;
         let found = self.data.get(self.at..end)?;
         self.at = end;
@@ -25,7 +25,7 @@ impl<'a> Parser<'a> {
     }
 
     fn number(&mut self, size: usize) -> Option<u64> {
-        Some(self.take(size)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        Some(self.read(size)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
     fn array(&mut self) -> Option<usize> {
@@ -45,7 +45,7 @@ impl<'a> Parser<'a> {
             0xdb => self.number(4)? as usize,
             _ => return None,
         };
-        std::str::from_utf8(self.take(size)?).ok()
+        std::str::from_utf8(self.read(size)?).ok()
     }
 
     fn name(&mut self) -> Option<&'a str> {

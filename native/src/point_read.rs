@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::bytes::{i32_at, View};
 use crate::entry::Entry;
-use crate::extract::take_bytes;
+use crate::extract::extract_bytes;
 use crate::hash::{index_hash, java_hash};
 use crate::index::{lookup, Division, Lookup};
 use crate::message::{key_token, plain_key_hash, KEY_TOKEN_MAX};
@@ -37,7 +37,7 @@ pub fn read_one<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let view = View::readable(log)?;
     let topic = Encoded::new(topic, "topic")?;
-    let key = take_bytes(key, "key")?;
+    let key = extract_bytes(key, "key")?;
     let file = LogFile { log: view.bytes(), base, topic: topic.bytes(), queue_id, strict };
     let Some(index) = file.index(position) else {
         return Ok(None);
@@ -79,7 +79,7 @@ pub fn index_newest<'py>(
     let division =
         Division::new(view.size(), slots, entries_max).map_err(|refusal| refusal.raise(py))?;
     let seed = java_hash(java_hash(0, Encoded::new(topic, "topic")?.bytes()), b"#");
-    let Some(key) = take_bytes(key, "key")? else {
+    let Some(key) = extract_bytes(key, "key")? else {
         return Ok(-1);
     };
     let Some(plain) = plain_key_hash(seed, key) else {

@@ -268,7 +268,7 @@ impl Queue {
         self.epoch = -1;
     }
 
-    pub fn take_blocks(&mut self) -> Vec<(i64, i64)> {
+    pub fn drain_blocks(&mut self) -> Vec<(i64, i64)> {
         std::mem::take(&mut self.blocks)
     }
 
@@ -343,7 +343,7 @@ mod tests {
         for offset in 0..2049 {
             queue.push(&unit(offset, 1, 1000 - offset));
         }
-        assert_eq!(queue.take_blocks(), [(0, 1000), (1, -1)]);
+        assert_eq!(queue.drain_blocks(), [(0, 1000), (1, -1)]);
         assert_eq!(queue.block_max, -1);
         queue.truncate(1500, 1500);
         assert_eq!((queue.block_max, queue.next_offset), (i64::MAX, 1500));
@@ -353,10 +353,10 @@ mod tests {
     fn a_batch_counts_for_every_block_it_overlaps() {
         let mut queue = queue(Kind::Batch);
         queue.push(&unit(1000, 3000, 9));
-        assert_eq!(queue.take_blocks(), [(0, 9), (1, 9), (2, 9)]);
+        assert_eq!(queue.drain_blocks(), [(0, 9), (1, 9), (2, 9)]);
         assert_eq!((queue.block_max, queue.next_offset, queue.next_unit), (9, 4000, 1));
         queue.push(&unit(4000, 96, 3));
-        assert_eq!((queue.take_blocks(), queue.block_max), (vec![(3, 9)], -1));
+        assert_eq!((queue.drain_blocks(), queue.block_max), (vec![(3, 9)], -1));
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Wanted<'_> {
     }
 
     #[inline]
-    fn takes(&self, entry: &Entry<'_>, found: Option<&Properties<'_>>) -> bool {
+    fn matches(&self, entry: &Entry<'_>, found: Option<&Properties<'_>>) -> bool {
         entry.expires_at_ms.is_none_or(|expires| expires > self.now_ms)
             && self.tag.is_none_or(|tag| entry.tags.has(tag))
             && self.key.is_none_or(|key| entry.has_key(key, found))
@@ -200,7 +200,7 @@ fn read_one<'a>(
     }
     let found = Properties::parse(record.properties);
     let mut entry = Entry::new(record.body, record.properties, &found, stamps_of(&record))?;
-    if wanted.takes(&entry, Some(&found)) {
+    if wanted.matches(&entry, Some(&found)) {
         let mut size = i64::from(size);
         if !page.has_room(size) {
             return Ok(false);
@@ -262,14 +262,15 @@ pub fn read_batches<'a>(
         messages.clear();
         let place = (index, position, size);
         let inflated_before = arena.size();
-        let judge = |entry: &Entry<'_>, found: Option<&Properties<'_>>| wanted.takes(entry, found);
+        let judge =
+            |entry: &Entry<'_>, found: Option<&Properties<'_>>| wanted.matches(entry, found);
         let read = open_batch(file, place, (base, count.into()), arena, judge, &mut messages);
         if let Err(reason) = read {
             page.damage = Some((position, reason));
             return;
         }
         let size = i64::from(size) + (arena.size() - inflated_before) as i64;
-        if !take_messages(&mut messages, size, wanted, page, sink) {
+        if !add_messages(&mut messages, size, wanted, page, sink) {
             return;
         }
         page.next_offset = page.next_offset.max(end);
@@ -326,7 +327,7 @@ pub fn open_batch<'a, J>(
 }
 
 /// Put the wanted messages of one batch on the page; false when it is full.
-fn take_messages<'a>(
+fn add_messages<'a>(
     messages: &mut Vec<Judged<'a>>,
     size: i64,
     wanted: &Wanted<'_>,

@@ -103,7 +103,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn take(&mut self) -> Option<(Arc<Asked>, usize)> {
+    fn pop_piece(&mut self) -> Option<(Arc<Asked>, usize)> {
         let asked = self.asked.get(self.taken_files)?.clone();
         let piece = self.taken_pieces;
         self.taken_pieces += 1;
@@ -126,7 +126,7 @@ impl Shared {
     fn help(&self) {
         let mut queue = locked(&self.queue);
         while !queue.ended {
-            if let Some((asked, piece)) = queue.take() {
+            if let Some((asked, piece)) = queue.pop_piece() {
                 drop(queue);
                 asked.run(piece);
                 // Its memory may have no other owner by now: it is freed before the lock is taken.
@@ -144,7 +144,7 @@ impl Shared {
         let mut queue = locked(&self.queue);
         let oldest = queue.asked.front()?.clone();
         while !oldest.is_done() {
-            if let Some((asked, piece)) = queue.take() {
+            if let Some((asked, piece)) = queue.pop_piece() {
                 drop(queue);
                 asked.run(piece);
                 queue = locked(&self.queue);

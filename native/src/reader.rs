@@ -11,7 +11,7 @@ use crate::codec::maybe_detached;
 use crate::columns::Columns;
 use crate::entry::{Arena, Entry, Stamps};
 use crate::errors::Refusal;
-use crate::extract::{take_bytes, Bound64};
+use crate::extract::{extract_bytes, Bound64};
 use crate::kafka::{read_kafka, read_rocketmq};
 use crate::python::{damage_or_none, Encoded};
 use crate::queue::Kind;
@@ -53,7 +53,7 @@ impl<'py> Request<'py> {
             base,
             topic: Encoded::new(topic, "topic")?,
             queue_id,
-            deleted: take_ranges(deleted)?,
+            deleted: extract_ranges(deleted)?,
             now_ms: now_ms.0,
             tag: if tag.is_none() { None } else { Some(Encoded::new(tag, "tag")?) },
             strict,
@@ -95,7 +95,7 @@ impl<'py> Request<'py> {
     }
 }
 
-pub fn take_ranges(ranges: &Bound<'_, PyAny>) -> PyResult<Vec<(i64, i64)>> {
+pub fn extract_ranges(ranges: &Bound<'_, PyAny>) -> PyResult<Vec<(i64, i64)>> {
     if ranges.len()? == 0 {
         return Ok(Vec::new());
     }
@@ -178,7 +178,7 @@ fn read_objects<'py>(
     mut page: Page,
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let key = take_bytes(key, "key")?;
+    let key = extract_bytes(key, "key")?;
     let arena = Arena::default();
     let rows = page.capacity(asked.units.size() / kind.unit_size()).min(ROWS_RESERVED_MAX);
     let mut entries = Vec::with_capacity(rows);

@@ -73,7 +73,7 @@ impl<'a> Run<'a> {
         while index < limit {
             let stop = match step(asked.log, index, limit) {
                 Step::Record(record) => {
-                    self.take(&record, index, limit).map(|()| record.data.len())
+                    self.dispatch(&record, index, limit).map(|()| record.data.len())
                 }
                 Step::Blank => {
                     index = asked.log.len();
@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
 
     /// Dispatch one record.
     #[inline]
-    fn take(&mut self, record: &Record<'_>, index: usize, limit: usize) -> Result<(), Stop> {
+    fn dispatch(&mut self, record: &Record<'_>, index: usize, limit: usize) -> Result<(), Stop> {
         let position = self.position(index);
         let damaged = |reason| Stop::Damage(position, reason);
         let found = if index < self.checked_until {

@@ -205,7 +205,7 @@ impl State {
     /// Note that a queue got records from `first` on, which are hidden until they are on the device
     /// if the queue promises that.
     #[inline]
-    pub fn note_appended(&mut self, handle: usize, first: i64) {
+    pub fn list_appended(&mut self, handle: usize, first: i64) {
         if let Some(Some(queue)) = self.queues.get_mut(handle) {
             if queue.admission.is_sync {
                 queue.hide(first, self.end, self.durable);

@@ -18,7 +18,7 @@ use crate::properties::Properties;
 use crate::python::{damage_or_none, Encoded};
 use crate::queue::Kind;
 use crate::read::{read_batches, read_simple, LogFile, Page, Sink, Wanted};
-use crate::reader::{kind_of, take_ranges};
+use crate::reader::{extract_ranges, kind_of};
 use crate::record::{Reason, Record};
 
 /// Keys per byte of a filter beyond which it tells nothing apart.
@@ -149,7 +149,7 @@ pub fn copy_records<'py>(
     let kind = kind_of(py, kind)?;
     let (log, units) = (View::readable(log)?, View::readable(units)?);
     let topic = Encoded::new(topic, "topic")?;
-    let deleted = take_ranges(deleted)?;
+    let deleted = extract_ranges(deleted)?;
     let file = LogFile { log: log.bytes(), base, topic: topic.bytes(), queue_id, strict };
     let units = units.bytes();
     let max_size = usize::try_from(max_size.0).unwrap_or(0);

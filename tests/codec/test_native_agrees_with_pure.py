@@ -75,7 +75,7 @@ operations = st.one_of(
     st.tuples(st.just("truncate_queue"), handles, small, small),
     st.tuples(st.just("drop_units"), handles, small),
     st.tuples(st.just("read_units"), handles, small, small),
-    st.tuples(st.just("take_times"), handles),
+    st.tuples(st.just("drain_times"), handles),
     st.tuples(st.just("set_block_max"), handles, small),
     st.tuples(
         st.just("add_queue"), topics, small, st.sampled_from([KIND_SIMPLE, KIND_BATCH, 2]), small,

@@ -87,7 +87,7 @@ def test_a_replay_derives_what_the_appends_derived(
     handle = rebuilt.handle_of("orders")
     ours, theirs = rebuilt.appender, bench.appender
     assert ours.block_max(handle) == theirs.block_max(bench.handle)
-    assert ours.take_times(handle) == theirs.take_times(bench.handle)
+    assert ours.drain_times(handle) == theirs.drain_times(bench.handle)
     assert ours.last_store_timestamp_ms == theirs.last_store_timestamp_ms
     assert ours.queues()[0][1:] == theirs.queues()[0][1:]
 
@@ -449,7 +449,7 @@ def test_the_last_record_of_an_index_gets_the_entries_that_it_lacks(core: Core, 
     core.index_relink(index, 16, 1000, 7 + min(there, 2))
     appender = fresh(core)
     appender.attach_index(index, 16, 1000)
-    appender.note_indexed(last, there)
+    appender.set_index_end(last, there)
     appender.replay(bench.log, 0, 0, bench.end, True, "")
     assert bytes(index) == before
 

@@ -27,7 +27,7 @@ class AgainstTheRecords(RuleBasedStateMachine):
     def write(self, step: int, count: int) -> None:
         epoch = max(self.table.latest, 0) + step
         for _ in range(count):
-            self.table.note(epoch, self.next_offset)
+            self.table.add(epoch, self.next_offset)
             self.epochs.append(epoch)
 
     @rule(data=st.data())
@@ -57,7 +57,7 @@ class AgainstTheRecords(RuleBasedStateMachine):
         epoch = max(before, 0) + step
         if index == 0:
             self.table.truncate_from(self.earliest)
-        self.table.note(epoch, self.earliest + index)
+        self.table.add(epoch, self.earliest + index)
         self.epochs[index:] = [epoch]
         if index == 0:
             self.newest_dropped = NO_EPOCH
@@ -122,7 +122,7 @@ def test_a_shard_that_retention_emptied_still_knows_who_wrote_last() -> None:
 
 def test_an_older_epoch_behind_a_newer_one_replaces_it() -> None:
     table = EpochTable.from_list([(1, 0), (5, 10), (7, 20)])
-    table.note(2, 30)
+    table.add(2, 30)
     assert table.to_list() == [(1, 0), (2, 30)]
 
 

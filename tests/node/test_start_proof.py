@@ -47,45 +47,45 @@ def machine() -> Machine:
 
 
 def test_a_first_start_proves_nothing(machine: Machine) -> None:
-    assert machine.files.take("S") == StartProof()
+    assert machine.files.consume("S") == StartProof()
 
 
 def test_a_killed_process_has_lost_nothing_while_the_kernel_runs(machine: Machine) -> None:
     machine.files.write_session("C", "S", 7)
-    assert machine.files.take("S") == PROVEN
+    assert machine.files.consume("S") == PROVEN
 
 
 def test_a_power_cut_proves_nothing(machine: Machine) -> None:
     machine.files.write_session("C", "S", 7)
     machine.cut_power()
-    assert machine.files.take("S") == StartProof(previous_epoch=7, cluster_id="C")
+    assert machine.files.consume("S") == StartProof(previous_epoch=7, cluster_id="C")
 
 
 def test_a_clean_stop_counts_after_a_power_cut(machine: Machine) -> None:
     machine.files.write_session("C", "S", 7)
     machine.files.write_clean_stop("C", "S", 7)
     machine.cut_power()
-    assert machine.files.take("S") == PROVEN
+    assert machine.files.consume("S") == PROVEN
 
 
 def test_a_start_that_is_cut_short_proves_nothing(machine: Machine) -> None:
     machine.files.write_session("C", "S", 7)
     machine.files.write_clean_stop("C", "S", 7)
-    machine.files.take("S")
-    assert machine.files.take("S") == StartProof()
+    machine.files.consume("S")
+    assert machine.files.consume("S") == StartProof()
 
 
 def test_a_proof_is_removed_durably_before_anything_is_opened(machine: Machine) -> None:
     machine.files.write_clean_stop("C", "S", 7)
-    machine.files.take("S")
+    machine.files.consume("S")
     machine.cut_power()
-    assert machine.files.take("S") == StartProof()
+    assert machine.files.consume("S") == StartProof()
 
 
 def test_the_files_of_another_store_prove_nothing(machine: Machine) -> None:
     machine.files.write_session("C", "S", 7)
     machine.files.write_clean_stop("C", "S", 7)
-    assert machine.files.take("other") == StartProof()
+    assert machine.files.consume("other") == StartProof()
 
 
 @pytest.mark.parametrize("name", [SESSION, CLEAN_STOP])
@@ -99,7 +99,7 @@ def test_a_flipped_bit_proves_nothing(machine: Machine, name: str) -> None:
         flipped = bytearray(data)
         flipped[position] ^= 1
         machine.disk.replace(f"{PATH}/{name}", bytes(flipped))
-        assert not machine.files.take("S").is_proven, f"byte {position}"
+        assert not machine.files.consume("S").is_proven, f"byte {position}"
 
 
 def test_an_incomplete_record_at_the_end_is_no_loss() -> None:

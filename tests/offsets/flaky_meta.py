@@ -34,8 +34,8 @@ class FlakyMeta(StandaloneMetaClient):
         self.saves.append(sum(len(group.entries) for group in groups))
         return self._flaky(lambda: super(FlakyMeta, self).save_offsets(groups))
 
-    def take_over_groups(self, groups: Sequence[GroupName]) -> list[Takeover]:
-        return self._flaky(lambda: super(FlakyMeta, self).take_over_groups(groups))
+    def claim_groups(self, groups: Sequence[GroupName]) -> list[Takeover]:
+        return self._flaky(lambda: super(FlakyMeta, self).claim_groups(groups))
 
     def commit_groups(
         self,

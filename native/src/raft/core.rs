@@ -58,7 +58,7 @@ fn mix(number: u64) -> u64 {
 impl RaftCore {
     /// How long this node waits for a leader follows from seed, term and role, and from nothing
     /// else; raft-rs has just chosen by chance.
-    fn settle(&mut self) {
+    fn set_election_timeout(&mut self) {
         let raft = &mut self.node.raft;
         let what = self.seed ^ mix(raft.term ^ ((raft.state as u64) << 56));
         let waits = self.election_ticks + mix(what) % self.election_ticks;
@@ -143,14 +143,14 @@ impl RaftCore {
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RawNode::new(&config, store, &logger).map_err(failed)?;
         let mut core = RaftCore { node, pending: None, seed, election_ticks };
-        core.settle();
+        core.set_election_timeout();
         Ok(core)
     }
 
     fn tick(&mut self) -> PyResult<()> {
         self.check_no_ready()?;
         self.node.tick();
-        self.settle();
+        self.set_election_timeout();
         Ok(())
     }
 
@@ -168,7 +168,7 @@ impl RaftCore {
         let Ok(outcome) = outcome else {
             return Err(PyRuntimeError::new_err("a message broke the rules of Raft"));
         };
-        self.settle();
+        self.set_election_timeout();
         match outcome {
             Ok(())
             | Err(Error::StepPeerNotFound | Error::ProposalDropped | Error::StepLocalMsg) => Ok(()),
@@ -242,7 +242,7 @@ impl RaftCore {
     fn campaign(&mut self) -> PyResult<()> {
         self.check_no_ready()?;
         let outcome = self.node.campaign();
-        self.settle();
+        self.set_election_timeout();
         outcome.map_err(failed)
     }
 
@@ -315,7 +315,7 @@ impl RaftCore {
         if let Some(commit) = light.commit_index() {
             self.node.mut_store().hard_state.commit = commit;
         }
-        self.settle();
+        self.set_election_timeout();
         let messages = outgoing_of(py, light.take_messages())?;
         Ok((messages, committed_of(py, light.take_committed_entries())))
     }
@@ -326,7 +326,7 @@ impl RaftCore {
         let store = self.node.mut_store();
         (store.applied, store.applied_term) = (index, term);
         self.node.advance_apply_to(index);
-        self.settle();
+        self.set_election_timeout();
         Ok(())
     }
 

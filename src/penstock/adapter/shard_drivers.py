@@ -43,9 +43,9 @@ class ShardDrivers:
         return ShardHandle(entry, self.driver_list[entry.topic.storage_type])
 
     def serve_transaction_steps(
-        self, serve: Callable[[str], str], take_over: Callable[[Collection[str]], None]
+        self, serve: Callable[[str], str], resume: Callable[[Collection[str]], None]
     ) -> None:
-        """Let `serve` do this node's part of transactions that other nodes coordinate; `take_over`
+        """Let `serve` do this node's part of transactions that other nodes coordinate; `resume`
         is called with shards that this node leads newly."""
         self._engine_storage_handler.transaction_steps = serve
-        self._engine_storage_handler.take_over_transactions = take_over
+        self._engine_storage_handler.resume_transactions = resume

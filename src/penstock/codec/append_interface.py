@@ -153,7 +153,7 @@ class Appender(Protocol):
         """Leave the offsets before `until`, at most `GAP_MAX`, without a record."""
         ...
 
-    def take_times(self, handle: int) -> list[tuple[int, int]]:
+    def drain_times(self, handle: int) -> list[tuple[int, int]]:
         """Return the blocks completed since the last call: number, greatest BORNTIMESTAMP."""
         ...
 
@@ -171,7 +171,7 @@ class Appender(Protocol):
         """Release the index file attached first."""
         ...
 
-    def note_indexed(self, position: int, count: int) -> None:
+    def set_index_end(self, position: int, count: int) -> None:
         """Say that the index ends with `count` entries of the record at `position`, not all of
         them perhaps in files that are attached: a replay adds those that it lacks."""
         ...

@@ -97,18 +97,18 @@ def decode_envelope(body: bytes) -> Contents:
     """Return what `encode_envelope` was given; raise `ValueError` when `body` is not an
     envelope."""
     cursor = _Cursor(body)
-    version, flags, key_size = ENVELOPE_HEAD.unpack(cursor.take(ENVELOPE_HEAD.size))
+    version, flags, key_size = ENVELOPE_HEAD.unpack(cursor.read(ENVELOPE_HEAD.size))
     if version != ENVELOPE_VERSION or flags & ~(ENVELOPE_HAS_KEY | ENVELOPE_NULL_VALUE):
         raise ValueError(f"envelope version {version}, flags {flags} is not readable")
-    key = cursor.take(key_size)
-    tags = tuple(cursor.take_text() for _ in range(cursor.take_int(_U16)))
-    header_count = cursor.take_int(_U32)
+    key = cursor.read(key_size)
+    tags = tuple(cursor.read_text() for _ in range(cursor.read_int(_U16)))
+    header_count = cursor.read_int(_U32)
     headers: list[Header] = []
     for _ in range(header_count):
-        name = cursor.take_text()
-        size = cursor.take_int(_I32)
-        headers.append((name, None if size == _NULL else cursor.take(size)))
-    value = cursor.take(cursor.left)
+        name = cursor.read_text()
+        size = cursor.read_int(_I32)
+        headers.append((name, None if size == _NULL else cursor.read(size)))
+    value = cursor.read(cursor.left)
     if flags & ENVELOPE_NULL_VALUE and value:
         raise ValueError("envelope holds a value and says that it is null")
     return Contents(
@@ -130,20 +130,20 @@ class _Cursor:
     def left(self) -> int:
         return len(self._body) - self._at
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         if not 0 <= size <= self.left:
             raise ValueError(f"envelope is cut short: {size} bytes wanted, {self.left} left")
         start = self._at
         self._at += size
         return self._body[start : self._at]
 
-    def take_int(self, kind: struct.Struct) -> int:
-        (value,) = kind.unpack(self.take(kind.size))
+    def read_int(self, kind: struct.Struct) -> int:
+        (value,) = kind.unpack(self.read(kind.size))
         assert isinstance(value, int)
         return value
 
-    def take_text(self) -> str:
-        return self.take(self.take_int(_U32)).decode("utf-8", "surrogateescape")
+    def read_text(self) -> str:
+        return self.read(self.read_int(_U32)).decode("utf-8", "surrogateescape")
 
 
 def leader_epoch_of(sys_flag: int, prepared_offset: int) -> int:

@@ -40,7 +40,7 @@ class EpochTable:
         entries = self._entries
         return entries[-1][0] if entries else NO_EPOCH
 
-    def note(self, epoch: int, offset: int) -> None:
+    def add(self, epoch: int, offset: int) -> None:
         """Learn that the record at `offset` was written in `epoch`.
 
         Records come in order. One that goes back, in offset or in epoch, replaces what it

@@ -366,13 +366,13 @@ class MetadataClient(ReplicaClient, Protocol):
 class OffsetClient(Protocol):
     """Consumers' offsets."""
 
-    def take_coordinator_epochs(self, groups: Sequence[GroupName]) -> list[int]:
+    def claim_coordinator_epochs(self, groups: Sequence[GroupName]) -> list[int]:
         """Make this node the coordinator of groups; return an epoch for each, never given before.
         A group that does not exist begins to."""
         ...
 
-    def take_over_groups(self, groups: Sequence[GroupName]) -> list[Takeover]:
-        """As `take_coordinator_epochs`, and say which node had each group before."""
+    def claim_groups(self, groups: Sequence[GroupName]) -> list[Takeover]:
+        """As `claim_coordinator_epochs`, and say which node had each group before."""
         ...
 
     def commit_groups(
@@ -430,7 +430,7 @@ class OffsetClient(Protocol):
         """Forget the groups whose last commit is older, except those in `keep`; return them."""
         ...
 
-    def forget_topic_offsets(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
+    def delete_topic_offsets(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
         """Remove all groups' offsets of a deleted topic; return how many there were."""
         ...
 

@@ -118,7 +118,7 @@ class Node:
             self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
             self.meta: Final = open_meta(self._directory, settings.node, self.clock, stopping)
             self._stack.callback(self.meta.close)
-            self._stack.push(self._note_clean_stop)
+            self._stack.push(self._record_clean_stop)
             self.offset_manager: Final = self._open_offsets(forwarder)
             self._stack.callback(self.offset_manager.stop)
             self.groups: Final = self._build_groups()
@@ -141,7 +141,7 @@ class Node:
             self._stack.callback(self.meta.watch(0, self._apply_update).close)
             self.reconciled: Final = self._reconcile()
             self._load_limits_of_cluster(stopping)
-            self._note_start(stopping)
+            self._record_start(stopping)
             self._start_replication()
             pool = BlockingPool(settings.engine.threads)
             self._stack.callback(pool.close)
@@ -242,7 +242,7 @@ class Node:
     def _start_files(self) -> StartFiles:
         return StartFiles(self._directory, self.clock)
 
-    def _note_start(self, stopping: threading.Event) -> None:
+    def _record_start(self, stopping: threading.Event) -> None:
         """Report what recovery could not save, before this node serves; then write down which run
         its logs are from."""
         if isinstance(self.meta, StandaloneMetaClient):
@@ -274,7 +274,7 @@ class Node:
             # The next start proves less, and copies more.
             _log.warning("session_not_noted", path=self.path, reason=str(error))
 
-    def _note_clean_stop(
+    def _record_clean_stop(
         self,
         error_type: type[BaseException] | None,
         _error: BaseException | None,
@@ -390,9 +390,9 @@ class Node:
         for shard in shards:
             self._limits.drop_shard(shard)
         self._hold_back(shards.__contains__)
-        take_over = self.handler.take_over_transactions
-        if take_over is not None:
-            take_over(shards)
+        resume = self.handler.resume_transactions
+        if resume is not None:
+            resume(shards)
 
     def _build_admin(self) -> TopicAdmin:
         settings = self.settings

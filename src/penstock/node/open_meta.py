@@ -43,7 +43,7 @@ def _open_remote(directory: NodeDirectory, node: NodeSettings, clock: Clock) -> 
         node_id=node.id,
         clock=clock,
         store_id=store_id,
-        proof=_take_proof(directory, store_id, clock),
+        proof=_consume_proof(directory, store_id, clock),
     )
     meta.start_heartbeats()
     directory.write_store_id(store_id)
@@ -67,7 +67,7 @@ def _open_raft(
         store_id=store_id,
         secrets=read_secrets(node),
         join_token=node.join_token,
-        proof=_take_proof(directory, store_id, clock),
+        proof=_consume_proof(directory, store_id, clock),
     )
     meta = RaftMetaClient.open(directory.join("meta"), place, clock=clock, stopping=stopping)
     with ExitStack() as undo:
@@ -82,6 +82,6 @@ def _open_raft(
     return meta
 
 
-def _take_proof(directory: NodeDirectory, store_id: str, clock: Clock) -> StartProof:
+def _consume_proof(directory: NodeDirectory, store_id: str, clock: Clock) -> StartProof:
     with opening_errors(directory.path):
-        return StartFiles(directory, clock).take(store_id)
+        return StartFiles(directory, clock).consume(store_id)

@@ -45,7 +45,7 @@ class StartFiles:
         self._directory: Final = directory
         self._clock: Final = clock
 
-    def take(self, store_id: str) -> StartProof:
+    def consume(self, store_id: str) -> StartProof:
         """Return what the files prove, and remove them durably."""
         clean, session = self._read(CLEAN_STOP), self._read(SESSION)
         self.void()

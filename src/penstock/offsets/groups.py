@@ -91,7 +91,7 @@ class GroupTable:
                 if self._is_closed:
                     raise ClosedError("the offset manager was stopped")
                 if not local.epoch:
-                    (taken,) = self._meta.take_over_groups([local.name])
+                    (taken,) = self._meta.claim_groups([local.name])
                     self.adopt([(local, taken)])
                 if local.epoch:
                     return local

@@ -290,7 +290,7 @@ class OffsetManager:
         """Remove all groups' offsets of a deleted topic, or of some of its partitions; return how
         many there were."""
         self.flush()
-        return self._meta.forget_topic_offsets(topic_id, partitions)
+        return self._meta.delete_topic_offsets(topic_id, partitions)
 
     # -- changes of a group, with its commits held ------------------------------------------------
 

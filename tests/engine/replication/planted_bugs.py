@@ -102,7 +102,7 @@ def ignore_broker_epochs(patch: pytest.MonkeyPatch) -> None:
         original(self, now, sender, replace(fetch, broker_epoch=epoch))
 
     patch.setattr(ReplicaCore, "_serve", serve)
-    patch.setattr(ReplicaCore, "_forget_follower", lambda _self, _node: None)
+    patch.setattr(ReplicaCore, "_drop_follower", lambda _self, _node: None)
     patch.setattr(LeaderReplica, "_broker_epoch", lambda _self, node, epochs: epochs.get(node, -1))
 
 

@@ -163,7 +163,7 @@ class SegmentLog:
             self.node.lose_power(chance)
 
     def find_damage(self, offset: int) -> None:
-        self._log._note_damage(offset)
+        self._log._record_damage(offset)
 
     @property
     def is_tail_cut(self) -> bool:

@@ -112,7 +112,7 @@ class SimulatedNode:
         self._carry_out()
 
     def _carry_out(self) -> None:
-        for effect in self.core.take_effects():
+        for effect in self.core.drain_effects():
             match effect:
                 case Send(to, message):
                     self.world.send(self.id, to, message)

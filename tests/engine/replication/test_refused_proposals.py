@@ -47,7 +47,7 @@ def fetch_of(node: int, log: SimulatedLog) -> Fetch:
 
 
 def proposal_of(core: ReplicaCore) -> ProposeInSync:
-    (proposal,) = [effect for effect in core.take_effects() if isinstance(effect, ProposeInSync)]
+    (proposal,) = [effect for effect in core.drain_effects() if isinstance(effect, ProposeInSync)]
     assert proposal.members == ((1, 10), (2, 20), (3, 30))
     return proposal
 

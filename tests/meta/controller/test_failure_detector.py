@@ -35,7 +35,7 @@ class World:
             watched=lambda: self.nodes,
             probe=self.probe,
             fence=self.fence,
-            take_over=self.taken_over.append,
+            succeed_leader=self.taken_over.append,
         )
 
     def status(self) -> RaftStatus:

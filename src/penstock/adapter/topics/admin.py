@@ -346,13 +346,13 @@ class TopicAdmin:
             nodes = {self._handler.node_id, *(node.node_id for node in self._meta.list_nodes())}
             gone += abandoned_shards(shards, nodes)
         # One request for all: a topic of a thousand partitions needs no thousand syncs.
-        self._forget(topic, gone)
+        self._delete_shards(topic, gone)
         if failure is not None:
             raise failure
         return len(gone) == len(shards) and not self._meta.list_shards(topic.topic_id)
 
-    def _forget(self, topic: Topic, gone: Sequence[Shard]) -> None:
-        """Tell the metadata which shards are gone: of a replicated one, this node's copy."""
+    def _delete_shards(self, topic: Topic, gone: Sequence[Shard]) -> None:
+        """Remove shards that are gone from the metadata: of a replicated one, this node's copy."""
         node = self._handler.node_id
         copied = [one for one in gone if len(one.replicas) > 1 and node in one.replicas]
         partitions = [shard.partition for shard in gone if shard not in copied]

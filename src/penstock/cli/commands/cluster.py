@@ -285,7 +285,7 @@ def accept_loss(
             raise BadRequestError(f"topic {topic!r} has no lost shards")
         for shard in lost:
             client.accept_data_loss(shard)
-        client.forget_topic_offsets(existing.topic_id, [shard.partition for shard in lost])
+        client.delete_topic_offsets(existing.topic_id, [shard.partition for shard in lost])
     print_line(f"restarted {len(lost)} shards of {topic}, empty")
 
 

@@ -199,7 +199,7 @@ class Appender:
                 )
             queue.skip_to(until)
 
-    def take_times(self, handle: int) -> list[tuple[int, int]]:
+    def drain_times(self, handle: int) -> list[tuple[int, int]]:
         with self._lock:
             queue = self._queues.get(handle)
             times, queue.times = queue.times, []
@@ -223,7 +223,7 @@ class Appender:
         with self._lock:
             self._index.release()
 
-    def note_indexed(self, position: int, count: int) -> None:
+    def set_index_end(self, position: int, count: int) -> None:
         with self._lock:
             self._index.last = (position, count)
 

@@ -60,7 +60,7 @@ class MemoryStorageEngine(RowEngine[MemoryShard], TryWriteEngine):
         return MemoryShard(shard, config, self._bounds, self._clock, self._announce)
 
     def _delete(self, store: MemoryShard) -> None:
-        store.forget()
+        store.delete()
 
     def _close(self) -> None:
         self._shards.clear()

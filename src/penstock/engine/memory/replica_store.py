@@ -84,7 +84,7 @@ class MemoryReplicaStore(RowShard):
     def _make_replica(self) -> Replica:
         epochs, records = EpochTable(), self._records
         if records.slots:
-            epochs.note(0, records.earliest)
+            epochs.add(0, records.earliest)
         known = sorted(
             (write.first_offset, producer_id, write)
             for producer_id, writes in self._producers.to_list()
@@ -111,9 +111,9 @@ class MemoryReplicaStore(RowShard):
         check_write_size(sum(map(row_size, records)), count, self.shard.name)
         first, epoch = self._records.latest, replica.check_leads()
         replica.histories = replica.with_epoch(epoch, first) or replica.histories
-        self._note(LoggedWrite(first, count, epoch, producer, now_ms))
+        self._append_write(LoggedWrite(first, count, epoch, producer, now_ms))
 
-    def _note(self, write: LoggedWrite) -> None:
+    def _append_write(self, write: LoggedWrite) -> None:
         producer = write.producer
         forgotten = () if producer is None else self._producers.forgotten_for(producer.id)
         self._writes.append(_Write(write, forgotten))
@@ -167,7 +167,7 @@ class MemoryReplicaStore(RowShard):
     def append_writes(self, writes: Sequence[CopiedWrite], _update: Update) -> None:
         for write, rows in writes:
             records = [decode_record(offset, row) for offset, row in rows]
-            self._note(write)
+            self._append_write(write)
             first = self._records.latest
             self._records.copy(first, write.end - first, records)
             producer = write.producer
@@ -223,7 +223,7 @@ class MemoryReplicaStore(RowShard):
     def seal_here(self) -> None:
         self._sealed = True
 
-    def forget_transaction(self, producer_id: int, until: int) -> None:
+    def trim_transaction(self, producer_id: int, until: int) -> None:
         ranges = self._open_transactions.get(producer_id, [])
         left = [(max(first, until), end) for first, end in ranges if end > until]
         self._set_transaction(producer_id, left)

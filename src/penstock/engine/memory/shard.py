@@ -55,7 +55,7 @@ class MemoryShard(MemoryReplicaStore):
     def config(self) -> ShardConfig:
         return self._config
 
-    def forget(self) -> None:
+    def delete(self) -> None:
         with self.lock:
             self._mark_deleted()
 

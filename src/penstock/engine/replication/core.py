@@ -90,7 +90,7 @@ class ReplicaCore:
         """Shards that ticks have yet to look at in this round."""
         self.effects: list[Effect] = []
 
-    def take_effects(self) -> list[Effect]:
+    def drain_effects(self) -> list[Effect]:
         effects, self.effects = self.effects, []
         return effects
 
@@ -112,7 +112,7 @@ class ReplicaCore:
             return
         for node, epoch in list(self._broker_epochs.items()):
             if broker_epochs.get(node) != epoch:
-                self._forget_follower(node)
+                self._drop_follower(node)
         self._broker_epochs = dict(broker_epochs)
         for assignment in assignments:
             self._assign(now, assignment)
@@ -128,7 +128,7 @@ class ReplicaCore:
         self._leaving.pop(shard, None)
         self.effects.append(Removed(shard))
 
-    def _forget_follower(self, node: int) -> None:
+    def _drop_follower(self, node: int) -> None:
         """A node that registers again may have lost records: what it reported does not count."""
         self._serving.pop(node, None)
         for leader in self.leaders.values():
@@ -409,7 +409,7 @@ class ReplicaCore:
         """Answer a parked fetch if there is something to say."""
         left = min(session.max_size, self._options.reply_size)
         replies: list[ShardReply] = []
-        for shard in session.take_ready():
+        for shard in session.drain_ready():
             if left <= 0:
                 session.wake(shard)
                 continue
@@ -460,7 +460,7 @@ class ReplicaCore:
         not name are worth another one, which takes its place there."""
         if not session.may_send:
             return
-        listed = [self.followers[shard] for shard in session.take_listed()]
+        listed = [self.followers[shard] for shard in session.drain_listed()]
         fetches = tuple(follower.fetch() for follower in listed if follower.may_fetch)
         if not fetches and (session.is_waiting or session.sequence == 0):
             return

@@ -253,7 +253,7 @@ class Replicator:
     # Effects
 
     def _carry_out(self) -> None:
-        for effect in self._core.take_effects():
+        for effect in self._core.drain_effects():
             self._carry_out_one(effect)
 
     def _carry_out_one(self, effect: Effect) -> None:

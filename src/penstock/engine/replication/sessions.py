@@ -96,7 +96,7 @@ class FetchSession:
         if shard in self.shards:
             self._listed.add(shard)
 
-    def take_listed(self) -> list[str]:
+    def drain_listed(self) -> list[str]:
         listed = sorted(self._listed)
         self._listed.clear()
         return listed
@@ -140,7 +140,7 @@ class ServedSession:
             return self.parked_at is not None
         return False
 
-    def take_ready(self) -> list[str]:
+    def drain_ready(self) -> list[str]:
         """Return the shards with news; those that are not answered have to be woken again."""
         ready = list(self._ready)
         self._ready = {}

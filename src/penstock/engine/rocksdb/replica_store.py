@@ -96,7 +96,7 @@ class RocksDBReplicaStore(StoredShard):
     def _make_replica(self) -> Replica:
         epochs, end = EpochTable(), self._end
         if end.latest > end.earliest:
-            epochs.note(0, end.earliest)
+            epochs.add(0, end.earliest)
         histories = Histories(epochs, EpochTable())
         saved = Saved(commit=self._commit)
         changes = Changes()
@@ -154,7 +154,7 @@ class RocksDBReplicaStore(StoredShard):
     def synced(self, mark: SyncMark | None) -> None:
         """Count for what was there at `mark`: it is on the device."""
         if mark is not None and self.replica is not None:
-            self.replica.note_synced(*mark)
+            self.replica.mark_synced(*mark)
 
     # Writes
 
@@ -337,7 +337,7 @@ class RocksDBReplicaStore(StoredShard):
         if not self._row.sealed:
             self._put_row(replace(self._row, sealed=True))
 
-    def forget_transaction(self, producer_id: int, until: int) -> None:
+    def trim_transaction(self, producer_id: int, until: int) -> None:
         changes, transacted = Changes(), self._rows.keys.transacted
         changes.delete_range(transacted(producer_id, 0), transacted(producer_id, until))
         self._family.write(changes, frees_room=True)

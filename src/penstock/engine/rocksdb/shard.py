@@ -250,7 +250,7 @@ class RocksDBShard(RocksDBReplicaStore):
             if writes:
                 # Last: when the process ends before, the rows are there for the next one.
                 changes = Changes()
-                self._rows.forget_transacted(changes, producer_id)
+                self._rows.delete_transacted(changes, producer_id)
                 self._family.write(changes, frees_room=True, patient=count > 0)
         # Also when there was nothing left: it may be deleted, and not yet be on the device.
         self._sync_if(not is_commit)

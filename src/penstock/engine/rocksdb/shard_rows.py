@@ -167,7 +167,7 @@ class ShardRows:
         ]
         return [range(offset, offset + count) for offset, count in writes]
 
-    def forget_transacted(self, changes: Changes, producer_id: int) -> None:
+    def delete_transacted(self, changes: Changes, producer_id: int) -> None:
         changes.delete_range(
             self.keys.transacted(producer_id, 0), self.keys.transacted(producer_id + 1, 0)
         )

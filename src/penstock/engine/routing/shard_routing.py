@@ -68,7 +68,7 @@ class ShardRouting:
         self.node_id: Final = node_id
         self.transaction_steps: Callable[[str], str] | None = None
         """Does this node's part of a transaction for another; see `run_transaction_step`."""
-        self.take_over_transactions: Callable[[Collection[str]], None] | None = None
+        self.resume_transactions: Callable[[Collection[str]], None] | None = None
         """Lets producers continue their transactions in shards that this node leads newly."""
         self._forwarder: Final = forwarder
         self._shards: Final = cache.shards

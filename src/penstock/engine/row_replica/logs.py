@@ -91,7 +91,7 @@ class RecordsLog:
                         position=write.first,
                         reason=f"a write of epoch {write.epoch} after one of {epochs.latest}",
                     )
-                epochs.note(write.epoch, max(write.first, self.end))
+                epochs.add(write.epoch, max(write.first, self.end))
             is_new = len(epochs) != len(known)
             histories = replica.histories._replace(records=epochs) if is_new else None
             if writes:
@@ -255,7 +255,7 @@ class OperationsLog:
         histories = Histories(EpochTable(), EpochTable())
         dropped = (old.operations_start, old.operations_end)
         _restart_records(replica, store.log_start, Update(saved, (), dropped, histories))
-        replica.forget_operations(0)
+        replica.truncate_operations(0)
         replica.operations_synced = offset
 
     def set_commit(self, offset: int) -> None:

@@ -110,7 +110,7 @@ class Replica:
         if known.records.latest == epoch:
             return None
         records = EpochTable.from_list(known.records.to_list())
-        records.note(epoch, offset)
+        records.add(epoch, offset)
         return known._replace(records=records)
 
     # Progress, with the lock held
@@ -138,7 +138,7 @@ class Replica:
             case Seal():
                 store.seal_here()
             case EndTransaction(after, producer_id):
-                store.forget_transaction(producer_id, after)
+                store.trim_transaction(producer_id, after)
             case Snapshot(_, earliest, is_sealed):
                 self._drop_before(earliest)
                 if is_sealed:
@@ -321,9 +321,9 @@ class Replica:
             with self.store.lock:
                 end, cuts = self.saved.operations_end, self.cuts
             self.store.sync()
-            self.note_synced(0, end, cuts)
+            self.mark_synced(0, end, cuts)
 
-    def note_synced(self, end: int, operations_end: int, cuts: int) -> None:
+    def mark_synced(self, end: int, operations_end: int, cuts: int) -> None:
         """Count for what was in the logs before a sync, unless one was cut since."""
         with self.store.lock:
             if cuts == self.cuts:
@@ -360,7 +360,7 @@ class Replica:
         first = self.saved.operations_end
         epochs = EpochTable.from_list(self.histories.operations.to_list())
         for index, entry in enumerate(entries, first):
-            epochs.note(entry.epoch, index)
+            epochs.add(entry.epoch, index)
         is_new = len(epochs) != len(self.histories.operations)
         histories = self.histories._replace(operations=epochs) if is_new else None
         saved = self.saved._replace(operations_end=first + len(entries))
@@ -384,13 +384,13 @@ class Replica:
             )
             dropped = (offset, saved.operations_end)
             self.store.save(Update(cut, dropped=dropped, histories=histories))
-            self.forget_operations(offset - saved.operations_start)
+            self.truncate_operations(offset - saved.operations_start)
             self.saved, self.histories = cut, histories
             self.operations_synced = min(self.operations_synced, offset)
             self.cuts += 1
             self.wake()
 
-    def forget_operations(self, kept: int) -> None:
+    def truncate_operations(self, kept: int) -> None:
         self._size -= sum(len(entry.body) for entry in self.operations[kept:])
         del self.operations[kept:]
 

@@ -198,7 +198,7 @@ class Upkeep:
                 return
             _log.warning("index_rebuilt", path=parts.paths.index)
             parts.metrics.rebuilt_files.inc()
-            parts.checkpointer.forget()
+            parts.checkpointer.remove_checkpoint()
             shards = [log for log in parts.table if not log.state.dropped]
             hurt = rebuild_index(parts.log, parts.index, shards, parts.clock.now_ms())
             parts.index.damaged = False

@@ -326,7 +326,7 @@ class Retention:
         _log.info("log_file_removed", start_position=start)
         for log in parts.table:
             with log.lock:
-                log.state.forget_truncations(start)
+                log.state.remove_truncations(start)
                 log.units.remove_before(log.unit_of(log.earliest))
                 log.times.drop_before(log.earliest // TIME_BLOCK)
         parts.index.remove_before(start)

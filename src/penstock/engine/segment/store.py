@@ -99,7 +99,7 @@ class SegmentStore(StoreReads[ShardLog]):
             parts.disk, parts.paths.topics, parts.clock, parts.table.user_kinds
         )
         if not parts.report.was_in_order:
-            self._topics.note_change()
+            self._topics.mark_stale()
         self.retention: Final = Retention(
             parts, purge, self._raise_floor, self._reader.live_between, self._restate
         )
@@ -203,7 +203,7 @@ class SegmentStore(StoreReads[ShardLog]):
                 self._on_truncated(shard, 0)
             created = self._lives.create(shard, kind, flush, config, start_offset)
         if created:
-            self._topics.note_change()
+            self._topics.mark_stale()
 
     def set_flush(self, shard: ShardId, flush: Flush) -> None:
         self._table.get(shard).set_flush(flush)
@@ -222,9 +222,9 @@ class SegmentStore(StoreReads[ShardLog]):
         written = self._lives.delete(shard)
         if written is None:
             return
-        self.replicas.forget(shard)
+        self.replicas.remove(shard)
         self._on_truncated(shard, 0)
-        self._topics.note_deleted(shard.topic)
+        self._topics.mark_deleted(shard.topic)
         if not written:
             self.checkpoint(frees_room=True)
             return

@@ -49,10 +49,10 @@ class LogOffsetClient(Proposer):
         Proposer.__init__(self, node_id=node_id, clock=clock)
         self._offset_groups: Final = tuple(groups)
 
-    def take_coordinator_epochs(self, groups: Sequence[cmd.GroupName]) -> list[int]:
-        return [takeover.epoch for takeover in self.take_over_groups(groups)]
+    def claim_coordinator_epochs(self, groups: Sequence[cmd.GroupName]) -> list[int]:
+        return [takeover.epoch for takeover in self.claim_groups(groups)]
 
-    def take_over_groups(self, groups: Sequence[cmd.GroupName]) -> list[Takeover]:
+    def claim_groups(self, groups: Sequence[cmd.GroupName]) -> list[Takeover]:
         taken: dict[cmd.GroupName, Takeover] = {}
         for home, names in self._by_home(groups):
             for start in range(0, len(names), cmd.ROWS_MAX):
@@ -204,7 +204,7 @@ class LogOffsetClient(Proposer):
                 gone += self._expire(home, idle[start : start + cmd.ROWS_MAX], before_ms)
         return sorted(gone)
 
-    def forget_topic_offsets(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
+    def delete_topic_offsets(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
         rows = 0
         deleted = (
             None if partitions is None else {f"{topic_id}_{partition}" for partition in partitions}

@@ -58,10 +58,10 @@ class FailureDetector:
         watched: Callable[[], Mapping[int, Node]],
         probe: Callable[[int], Probe],
         fence: Callable[[Sequence[cmd.SetNodeStatus]], None],
-        take_over: Callable[[int], None],
+        succeed_leader: Callable[[int], None],
     ) -> None:
-        """`watched` returns the nodes that send heartbeats, `take_over` campaigns in place of a
-        leader that is gone."""
+        """`watched` returns the nodes that send heartbeats, `succeed_leader` campaigns in place of
+        a leader that is gone."""
         self._node_id: Final = node_id
         self._clock: Final = clock
         self._sessions: Final = sessions
@@ -69,7 +69,7 @@ class FailureDetector:
         self._watched: Final = watched
         self._probe: Final = probe
         self._fence: Final = fence
-        self._take_over: Final = take_over
+        self._succeed_leader: Final = succeed_leader
         self._hints: dict[int, float] = {}
         """Nodes to which a connection ended, and when."""
         self._lock: Final = threading.Lock()
@@ -119,12 +119,12 @@ class FailureDetector:
     def check(self) -> None:
         """Look once, and act."""
         status = self._status()
-        self._note_lead(status)
+        self._update_lead(status)
         refusing = self._refusing(status.leader)
         if self._leads_since is None:
             if status.leader in refusing:
                 _log.warning("metadata_leader_gone", node=status.leader)
-                self._take_over(status.leader)
+                self._succeed_leader(status.leader)
             return
         lost = [
             node
@@ -134,7 +134,7 @@ class FailureDetector:
         if lost:
             self._fence_all(lost)
 
-    def _note_lead(self, status: RaftStatus) -> None:
+    def _update_lead(self, status: RaftStatus) -> None:
         now = self._clock.monotonic()
         was_stopped = now - self._checked_at > GAP_SECONDS
         self._checked_at = now

@@ -166,7 +166,7 @@ class RaftMetaClient(ClusterClient):
             self._all_groups,
             find=lambda node: MEMBERS.get(self._metadata.reader, node),
             record=self._record_member,
-            forget=self._remove_member_rows,
+            remove_rows=self._remove_member_rows,
         )
 
     def _build_admission(self) -> Admission:

@@ -199,7 +199,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     def transfer(self, to: int) -> None:
         self._core.transfer(to)
 
-    def take_over(self, leader: int) -> None:
+    def succeed_leader(self, leader: int) -> None:
         """Campaign soon if `leader` still leads: its process has ended. The voters begin one after
         the other, for two that begin together may share the votes."""
         voters = [node for node in self._configuration.voters if node != leader]

@@ -47,7 +47,7 @@ class Liveness:
             watched=self.watched,
             probe=probe,
             fence=fence,
-            take_over=node.take_over,
+            succeed_leader=node.succeed_leader,
         )
         node.on_beat = self.beats.receive
 

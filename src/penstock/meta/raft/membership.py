@@ -60,13 +60,13 @@ class Membership:
         *,
         find: Callable[[int], Member | None],
         record: Callable[[Member], None],
-        forget: Callable[[int], None],
+        remove_rows: Callable[[int], None],
     ) -> None:
         self._identity = identity
         self._groups = groups
         self._find = find
         self._record = record
-        self._forget = forget
+        self._remove_rows = remove_rows
         self._changing = threading.Lock()
 
     def join(self, join: JoinRequest) -> HandshakeAccepted | HandshakeRejected:
@@ -102,7 +102,7 @@ class Membership:
                 if set(group.configuration.voters) == {node_id}:
                     raise BadRequestError(f"node {node_id} is the only voter and must stay")
             self._remove_everywhere(node_id)
-            self._forget(node_id)
+            self._remove_rows(node_id)
         _log.info("member_removed", node=node_id)
 
     def _remove_everywhere(self, node_id: int) -> None:

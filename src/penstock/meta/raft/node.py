@@ -275,9 +275,9 @@ class RaftNode:
         if self._transport is not None:
             self._transport.send(to, encode_frame(frame))
 
-    def take_over(self, leader: int) -> None:
+    def succeed_leader(self, leader: int) -> None:
         """Campaign in all groups that a node leads which is gone; any thread may call."""
-        self.post(partial(self._multi.take_over, leader))
+        self.post(partial(self._multi.succeed_leader, leader))
 
     # -- the driver's thread ----------------------------------------------------------------------
 

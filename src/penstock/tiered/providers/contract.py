@@ -89,22 +89,22 @@ class FillsBuffers(Protocol):
     """What a provider may have besides: ranges that need no memory of their own."""
 
     def get_range_into(
-        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+        self, key: str, start: int, size: int, get_buffer: Callable[[], memoryview]
     ) -> None:
-        """Fill the buffer of `size` bytes that `take` gives with what `get_range` would return.
-        `take` is called when the answer begins, since it may wait for memory; called again it
-        gives the same buffer. When this raises, what the buffer holds is not known."""
+        """Fill the buffer of `size` bytes that `get_buffer` returns with what `get_range` would
+        return. Call `get_buffer` when the answer begins, since it may wait for memory; called again
+        it returns the same buffer. When this raises, what the buffer holds is not known."""
         ...
 
 
 def get_range_into(
-    provider: TierProvider, key: str, start: int, size: int, take: Callable[[], memoryview]
+    provider: TierProvider, key: str, start: int, size: int, get_buffer: Callable[[], memoryview]
 ) -> None:
     """Fill a buffer, whatever the provider has."""
     if isinstance(provider, FillsBuffers):
-        provider.get_range_into(key, start, size, take)
+        provider.get_range_into(key, start, size, get_buffer)
     else:
-        take()[:] = provider.get_range(key, start, size)
+        get_buffer()[:] = provider.get_range(key, start, size)
 
 
 class Blocks(NamedTuple):
@@ -118,7 +118,7 @@ class SumsBlocks(Protocol):
     """What a provider may have besides: checksums while bytes are in the processor's cache."""
 
     def get_range_summed(
-        self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
+        self, key: str, start: int, size: int, get_buffer: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
         """Do as `get_range_into`; return the CRC-32 of every block, as `Core.block_checksums`."""
         ...
@@ -129,14 +129,14 @@ def get_range_summed(
     key: str,
     start: int,
     size: int,
-    take: Callable[[], memoryview],
+    get_buffer: Callable[[], memoryview],
     blocks: Blocks,
 ) -> bytes:
     """Fill a buffer and return the checksums of what it holds then, whatever the provider has."""
     if hasattr(provider, "get_range_summed"):  # a tenth of what `isinstance` takes
-        return cast("SumsBlocks", provider).get_range_summed(key, start, size, take, blocks)
-    get_range_into(provider, key, start, size, take)
-    return core.block_checksums(take()[: blocks.size], blocks.block_size)
+        return cast("SumsBlocks", provider).get_range_summed(key, start, size, get_buffer, blocks)
+    get_range_into(provider, key, start, size, get_buffer)
+    return core.block_checksums(get_buffer()[: blocks.size], blocks.block_size)
 
 
 class HasFiles(Protocol):

@@ -116,14 +116,14 @@ class ObjectStoreProvider:
             return exactly(bytes(data), size, self.url, key)
 
     def get_range_into(
-        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+        self, key: str, start: int, size: int, get_buffer: Callable[[], memoryview]
     ) -> None:
         """Reads the response piece by piece, so that memory holds it once."""
         filled = 0
         with self._errors(key):
             span = (start, start + size)
             response = self._obstore.get(self._store, key, options={"range": span})
-            buffer = take()
+            buffer = get_buffer()
             for piece in response.stream(min_chunk_size=_PIECE_SIZE):
                 end = filled + len(piece)
                 if end > size:

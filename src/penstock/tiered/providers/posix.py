@@ -111,23 +111,23 @@ class PosixProvider:
             return exactly(file.read_at(start, size), size, self.url, key)
 
     def get_range_into(
-        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+        self, key: str, start: int, size: int, get_buffer: Callable[[], memoryview]
     ) -> None:
         with self._opened(key) as file:
-            if file.read_into(start, take()) != size:
+            if file.read_into(start, get_buffer()) != size:
                 exactly(b"", size, self.url, key)
 
     def get_range_summed(
-        self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
+        self, key: str, start: int, size: int, get_buffer: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
         local_path = self.path_of(key)
         if not IS_NATIVE or local_path is None:
-            self.get_range_into(key, start, size, take)
-            return core.block_checksums(take()[: blocks.size], blocks.block_size)
+            self.get_range_into(key, start, size, get_buffer)
+            return core.block_checksums(get_buffer()[: blocks.size], blocks.block_size)
         from penstock import _native
 
         try:
-            filled, sums = _native.read_blocks(local_path, start, take(), *blocks)
+            filled, sums = _native.read_blocks(local_path, start, get_buffer(), *blocks)
         except FileNotFoundError:
             raise ObjectMissingError(self.url, key) from None
         except OSError as error:

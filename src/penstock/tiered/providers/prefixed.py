@@ -38,14 +38,14 @@ class PrefixedProvider:
         return self._inner.get_range(self._prefix + key, start, size)
 
     def get_range_into(
-        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+        self, key: str, start: int, size: int, get_buffer: Callable[[], memoryview]
     ) -> None:
-        get_range_into(self._inner, self._prefix + key, start, size, take)
+        get_range_into(self._inner, self._prefix + key, start, size, get_buffer)
 
     def get_range_summed(
-        self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
+        self, key: str, start: int, size: int, get_buffer: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
-        return get_range_summed(self._inner, self._prefix + key, start, size, take, blocks)
+        return get_range_summed(self._inner, self._prefix + key, start, size, get_buffer, blocks)
 
     def path_of(self, key: str) -> str | None:
         return path_of(self._inner, self._prefix + key)

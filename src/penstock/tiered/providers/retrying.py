@@ -97,14 +97,16 @@ class RetryingProvider:
         return self._repeat(lambda: self.inner.get_range(key, start, size))
 
     def get_range_into(
-        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+        self, key: str, start: int, size: int, get_buffer: Callable[[], memoryview]
     ) -> None:
-        self._repeat(lambda: get_range_into(self.inner, key, start, size, take))
+        self._repeat(lambda: get_range_into(self.inner, key, start, size, get_buffer))
 
     def get_range_summed(
-        self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
+        self, key: str, start: int, size: int, get_buffer: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
-        return self._repeat(lambda: get_range_summed(self.inner, key, start, size, take, blocks))
+        return self._repeat(
+            lambda: get_range_summed(self.inner, key, start, size, get_buffer, blocks)
+        )
 
     def path_of(self, key: str) -> str | None:
         return path_of(self.inner, key)

@@ -73,9 +73,9 @@ class Span(NamedTuple):
         return self.begin == 0 and self.is_last
 
 
-Take = Callable[[], memoryview]
+GetBuffer = Callable[[], memoryview]
 """Gives the buffer for an answer that has begun; the same one when it is called again."""
-Get = Callable[[Span, Take], bytes | None]
+Get = Callable[[Span, GetBuffer], bytes | None]
 """Fills a buffer; returns the checksums of its blocks if they were taken on the way."""
 Check = Callable[[ChunkEntry, memoryview, bytes | None], Footer]
 
@@ -325,10 +325,10 @@ class ChunkStream:
         begun = self._clock.monotonic()
         latency: list[float] = []
 
-        def take() -> memoryview:
+        def get_buffer() -> memoryview:
             latency.append(self._clock.monotonic() - begun)
             return chunk.whole()[span.begin : span.end]
 
-        sums = self._get(span, take)
+        sums = self._get(span, get_buffer)
         self._answered(latency[0])
         return self._check(span.entry, chunk.whole(), sums) if span.is_whole else None

@@ -34,7 +34,7 @@ from penstock.tiered.providers.contract import (
 )
 from penstock.tiered.read.async_reads import AsyncReads
 from penstock.tiered.read.block_cache import BlockCache
-from penstock.tiered.read.chunk_stream import ChunkStream, FetchedChunk, Span, Take, buffers_of
+from penstock.tiered.read.chunk_stream import ChunkStream, FetchedChunk, GetBuffer, Span, buffers_of
 from penstock.tiered.read.disk_cache import DiskCache
 from penstock.tiered.read.file_stream import FileRequests, FileStream
 from penstock.tiered.read.part_buffers import SpareBuffers
@@ -199,12 +199,12 @@ class Fetcher:
             return self._file_stream(prefix, entries).chunks()
         spans = (span for entry in entries for span in self.spans(entry))
 
-        def get(span: Span, take: Take) -> bytes | None:
+        def get(span: Span, get_buffer: GetBuffer) -> bytes | None:
             if span.is_whole:
-                return self._get_summed(prefix + span.entry.name, span.entry, take)
+                return self._get_summed(prefix + span.entry.name, span.entry, get_buffer)
             self._count()
             key = prefix + span.entry.name
-            get_range_into(self.provider, key, span.begin, span.end - span.begin, take)
+            get_range_into(self.provider, key, span.begin, span.end - span.begin, get_buffer)
             return None
 
         check = partial(self._check, prefix)
@@ -226,10 +226,10 @@ class Fetcher:
         requests = FileRequests(path, parts, get, partial(self._check, prefix))
         return FileStream(entries, requests, self._spare)
 
-    def _get_summed(self, key: str, entry: ChunkEntry, take: Take) -> bytes:
+    def _get_summed(self, key: str, entry: ChunkEntry, get_buffer: GetBuffer) -> bytes:
         self._count()
         blocks = Blocks(entry.data_size, BLOCK_SIZE)
-        return get_range_summed(self.provider, key, 0, entry.size, take, blocks)
+        return get_range_summed(self.provider, key, 0, entry.size, get_buffer, blocks)
 
     def _check(
         self, prefix: str, entry: ChunkEntry, whole: memoryview, sums: bytes | None

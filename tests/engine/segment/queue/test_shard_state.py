@@ -39,7 +39,7 @@ class AgainstTheHistory(RuleBasedStateMachine):
     def append(self, count: int, step: int) -> None:
         epoch = (self.epochs[-1] if self.epochs else 0) + step
         first = len(self.epochs)
-        self.state.epochs.note(epoch, first)
+        self.state.epochs.add(epoch, first)
         self.state.producers.remember(Producer(1, 0, first), count, first, first)
         self.state.latest_offset = Offset(first + count)
         self.epochs += [epoch] * count
@@ -117,8 +117,8 @@ def test_a_deletion_outlives_the_wrong_record_at_its_offset() -> None:
 
 def test_a_replica_that_lags_hides_what_was_deleted_before_it_came() -> None:
     state = ShardState(QueueKind.SIMPLE)
-    state.epochs.note(1, 0)
-    state.epochs.note(2, 50)
+    state.epochs.add(1, 0)
+    state.epochs.add(2, 50)
     state.latest_offset = Offset(80)
     state.apply(DeleteBefore(offset=100), 0)
     assert state.earliest_offset == 80
@@ -173,7 +173,7 @@ def test_random_bytes_are_no_state(data: bytes) -> None:
 def test_every_cut_of_a_state_is_refused() -> None:
     state = ShardState(QueueKind.SIMPLE)
     state.deleted.add(3, 5)
-    state.epochs.note(1, 0)
+    state.epochs.add(1, 0)
     data = state.to_bytes()
     for size in range(len(data)):
         with pytest.raises(ValueError, match="no shard state"):

@@ -62,7 +62,7 @@ def test_a_file_that_may_be_out_of_date_is_written() -> None:
     world.shards = [(ShardId("a", 0), SIMPLE)]
     world.put()
     file = world.open()
-    file.note_change()
+    file.mark_stale()
     file.save()
     assert list(world.listed()) == ["a"]
 
@@ -76,7 +76,7 @@ def test_what_the_file_says_about_topics_is_kept() -> None:
     file = world.open()
     for partition in (1, 5):
         world.shards.append((ShardId("ours", partition), SIMPLE))
-        file.note_change()
+        file.mark_stale()
         file.save()
         listed = world.listed()
         assert listed["strange"] == strange
@@ -90,15 +90,15 @@ def test_a_topic_without_shards_goes_and_one_that_comes_back_is_listed_anew() ->
     world.shards = [(ShardId("gone", 0), SIMPLE), (ShardId("gone", 1), SIMPLE)]
     file = world.open()
     world.shards.pop()
-    file.note_deleted("gone")
+    file.mark_deleted("gone")
     file.save()
     assert world.listed()["gone"].queues == 7
     world.shards.pop()
-    file.note_deleted("gone")
+    file.mark_deleted("gone")
     file.save()
     assert list(world.listed()) == ["stays"]
     world.shards = [(ShardId("gone", 0), BATCH)]
-    file.note_change()
+    file.mark_stale()
     file.save()
     assert (world.listed()["gone"].queues, world.listed()["gone"].kind) == (1, BATCH)
 
@@ -108,6 +108,6 @@ def test_a_damaged_file_is_written_anew_from_the_shards() -> None:
     world.disk.replace(PATH, b'{"topicConfigTable":{"a":{"perm"')
     world.shards = [(ShardId("a", 0), SIMPLE)]
     file = world.open()
-    file.note_change()
+    file.mark_stale()
     file.save()
     assert list(world.listed()) == ["a"]

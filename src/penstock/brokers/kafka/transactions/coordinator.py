@@ -23,7 +23,10 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.transactions.completion import TransactionCompleter
 from penstock.brokers.kafka.transactions.index import TransactionIndex
-from penstock.brokers.kafka.transactions.maintenance import TakeOver, TransactionMaintenance
+from penstock.brokers.kafka.transactions.maintenance import (
+    TransactionMaintenance,
+    TransactionTakeover,
+)
 from penstock.brokers.kafka.transactions.participant import TransactionParticipant
 from penstock.brokers.kafka.transactions.participant_rpc import open_writer
 from penstock.brokers.kafka.transactions.pending_offsets import PendingOffsets
@@ -57,14 +60,12 @@ class TransactionCoordinator:
         self._completer: Final = TransactionCompleter(broker, meta, participant)
         self._table: Final = TransactionTable(broker, meta, index, self._completer, cluster)
         self._pending_offsets: PendingOffsets | None = None
-        take_over: TakeOver | None = None
+        takeover: TransactionTakeover | None = None
         if cluster is not None:
             pending = self._pending_offsets = PendingOffsets(broker, meta, cluster)
-            take_over = TakeOver(broker, cluster, participant, pending, self._table)
+            takeover = TransactionTakeover(broker, cluster, participant, pending, self._table)
             self._completer.node_of_group = cluster.node_of
-        self.maintenance: Final = TransactionMaintenance(
-            broker, meta, index, self._table, take_over
-        )
+        self.maintenance: Final = TransactionMaintenance(broker, meta, index, self._table, takeover)
 
     def recover(self, states: Iterable[TransactionState]) -> None:
         """Load the transactions of an earlier process: open ones go on, or time out; decided ones

@@ -35,15 +35,15 @@ class TransactionMaintenance:
         meta: TransactionClient,
         index: TransactionIndex,
         table: TransactionTable,
-        take_over: TakeOver | None,
+        takeover: TransactionTakeover | None,
     ) -> None:
-        """`take_over`: in a cluster."""
+        """`takeover`: in a cluster."""
         self._broker: Final = broker
         self._clock: Final = broker.clock
         self._meta: Final = meta
         self._index: Final = index
         self._table: Final = table
-        self._take_over: Final = take_over
+        self._takeover: Final = takeover
         self._limits: Final = broker.drivers.limits
 
     async def watch(self) -> None:
@@ -54,8 +54,8 @@ class TransactionMaintenance:
         while True:
             await asyncio.sleep(interval)
             try:
-                if self._take_over is not None:
-                    await self._take_over.run_if_due()
+                if self._takeover is not None:
+                    await self._takeover.run_if_due()
                 await self.abort_overdue()
                 if self._clock.monotonic() >= next_drop:
                     next_drop = self._clock.monotonic() + _DROP_INTERVAL_S
@@ -112,7 +112,7 @@ class TransactionMaintenance:
         await self._broker.run_blocking(partial(self._meta.change_transaction, command))
 
 
-class TakeOver:
+class TransactionTakeover:
     """In a cluster: transactions whose coordinator was, or becomes, another node."""
 
     def __init__(

@@ -72,7 +72,7 @@ class TransactionParticipant:
             for shard in limits.release(producer_id):
                 self._broker.drivers.release_readers(shard)
 
-    def take_over(self, shards: Collection[str]) -> None:
+    def resume(self, shards: Collection[str]) -> None:
         """Let producers continue transactions in shards that this node leads newly. What those
         wrote is hidden already; one that cannot be continued is aborted by its producer."""
         cache = self._broker.drivers.storage_cache

@@ -30,7 +30,7 @@ def register(
     ]
     participant.recover(states)
     coordinator.recover(states)
-    broker.drivers.serve_transaction_steps(participant.handle, participant.take_over)
+    broker.drivers.serve_transaction_steps(participant.handle, participant.resume)
     broker.transactions = index
     api = TransactionApi(broker, coordinator, groups)
     broker.init_transactional = api.init_producer

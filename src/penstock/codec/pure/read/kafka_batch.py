@@ -106,17 +106,17 @@ def _read_messages(
     base_offset, store_timestamp_ms, leader_epoch = stamps
     cursor = _Cursor(content, 0, len(content))
     for _ in range(head.message_count):
-        message = cursor.take_part(cursor.take_varint())
-        message.take(1)  # attributes, unused so far
-        timestamp_ms = head.base_timestamp_ms + message.take_varint()
-        delta = message.take_varint()
+        message = cursor.read_part(cursor.read_varint())
+        message.read(1)  # attributes, unused so far
+        timestamp_ms = head.base_timestamp_ms + message.read_varint()
+        delta = message.read_varint()
         if not 0 <= delta <= head.last_offset_delta:
             raise ValueError(f"Kafka message {delta} of a batch of {head.last_offset_delta + 1}")
         if not _INT64_MIN <= timestamp_ms <= _INT64_MAX or base_offset + delta > _INT64_MAX:
             raise ValueError("Kafka message with a time or an offset beyond 64 bits")
-        key = message.take_optional()
-        value = message.take_optional()
-        headers = tuple(message.take_headers())
+        key = message.read_optional()
+        value = message.read_optional()
+        headers = tuple(message.read_headers())
         message.expect_end()
         if head.attributes & _LOG_APPEND_TIME:
             timestamp_ms = head.max_timestamp_ms
@@ -158,40 +158,40 @@ class _Cursor:
         self._at = index
         self._end = end
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         if not 0 <= size <= self._end - self._at:
             raise ValueError(f"Kafka message wants {size} bytes, {self._end - self._at} are left")
         start = self._at
         self._at += size
         return self._data[start : self._at]
 
-    def take_part(self, size: int) -> _Cursor:
+    def read_part(self, size: int) -> _Cursor:
         start = self._at
-        self.take(size)
+        self.read(size)
         return _Cursor(self._data, start, start + size)
 
-    def take_varint(self) -> int:
+    def read_varint(self) -> int:
         """Return a zigzag number of 7 bits a byte, the least significant first."""
         value = 0
         for n in range(_VARINT_SIZE_MAX):
-            byte = self.take(1)[0]
+            byte = self.read(1)[0]
             value |= (byte & 0x7F) << 7 * n
             if byte < 0x80:
                 value &= (1 << 64) - 1
                 return (value >> 1) ^ -(value & 1)
         raise ValueError("Kafka message holds a number of more than ten bytes")
 
-    def take_optional(self) -> bytes | None:
-        size = self.take_varint()
-        return None if size == -1 else self.take(size)
+    def read_optional(self) -> bytes | None:
+        size = self.read_varint()
+        return None if size == -1 else self.read(size)
 
-    def take_headers(self) -> Iterator[Header]:
-        count = self.take_varint()
+    def read_headers(self) -> Iterator[Header]:
+        count = self.read_varint()
         if not 0 <= count <= self._end - self._at:
             raise ValueError(f"Kafka message cannot hold {count} headers")
         for _ in range(count):
-            name = self.take(self.take_varint()).decode("utf-8", "surrogateescape")
-            yield name, self.take_optional()
+            name = self.read(self.read_varint()).decode("utf-8", "surrogateescape")
+            yield name, self.read_optional()
 
     def expect_end(self) -> None:
         if self._at != self._end:

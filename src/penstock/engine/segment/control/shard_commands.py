@@ -202,7 +202,7 @@ class ShardCommands:
         self._checkpointer.touch(log)
         if offset < log.next_offset:
             log.cut(offset, with_files=False)
-            log.state.note_truncation(self._log.end, offset)
+            log.state.add_truncation(self._log.end, offset)
 
     def drop(self, log: ShardLog) -> bool:
         """Delete a shard and its companion; return whether the journal says so. On a full disk,
@@ -236,7 +236,7 @@ class ShardCommands:
         except DiskFullError:
             with log.lock:
                 log.state.drop_before(offset)
-                log.note_state()
+                log.update_admission()
             self._checkpointer.touch(log)
             return False
         return True
@@ -245,13 +245,13 @@ class ShardCommands:
         for shard_log in (log, self._table.find(control.control_shard(log.shard))):
             if shard_log is not None and not shard_log.state.dropped:
                 self._checkpointer.touch(shard_log)
-                shard_log.forget(self._log.end)
+                shard_log.drop(self._log.end)
 
     @staticmethod
     def _apply(log: ShardLog, command: control.Command, offset: int) -> None:
         with log.lock:
             log.state.apply(command, offset)
-            log.note_state()
+            log.update_admission()
 
     def companion(self, log: ShardLog) -> ShardLog:
         """Return the companion queue of a shard; make it if there is none."""

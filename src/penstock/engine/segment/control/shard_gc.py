@@ -34,7 +34,7 @@ class ShardPurge:
         """Deleted, but no checkpoint says so."""
         self._left: Final = deque(log for log in parts.table if log.state.dropped)
 
-    def note_deleted(self, log: ShardLog) -> None:
+    def mark_deleted(self, log: ShardLog) -> None:
         with self._lock:
             self._marked.append(log)
 
@@ -64,7 +64,7 @@ class ShardPurge:
         return len(swept)
 
     def run(self) -> int:
-        """Forget the deleted shards of which the log holds nothing; return how many that were."""
+        """Remove the deleted shards of which the log holds nothing; return how many that were."""
         parts = self._parts
         start = parts.log.files.start
         gone = [log for log in parts.table if log.state.is_gone(start) and log.remove_files()]
@@ -80,7 +80,7 @@ class ShardPurge:
         with parts.log.lock:
             if not log.state.is_gone(start):
                 return False  # created again meanwhile
-            parts.checkpointer.note_gone(log.shard)
+            parts.checkpointer.remove_later(log.shard)
             parts.table.remove(log)
         return True
 

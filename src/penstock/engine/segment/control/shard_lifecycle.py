@@ -51,7 +51,7 @@ class ShardLives:
             self._commands.keep(shard_log, config)
         except BaseException:
             shard_log.state.drop(self._log.end)
-            shard_log.note_state()
+            shard_log.update_admission()
             raise
         return True
 
@@ -63,10 +63,10 @@ class ShardLives:
                 return None
             log = self._table.get(shard)
             written = self._commands.drop(log)
-        self._purge.note_deleted(log)
+        self._purge.mark_deleted(log)
         companion = self._table.find(control.control_shard(shard))
         if companion is not None:
-            self._purge.note_deleted(companion)
+            self._purge.mark_deleted(companion)
         return written
 
 

@@ -104,7 +104,7 @@ class IndexMappings:
             self._filled.add(name)
             self._mapped[name] = mapping
 
-    def note_sealed(self, name: str) -> None:
+    def mark_sealed(self, name: str) -> None:
         """Say that a file is full, and has its checksums now."""
         with self._lock:
             self._filled.discard(name)
@@ -118,7 +118,7 @@ class IndexMappings:
         with self._lock:
             self._filled.discard(name)
             self._used.discard(name)
-            self._sealed.forget(f"{self._directory}/{name}")
+            self._sealed.invalidate(f"{self._directory}/{name}")
             mapping = self._mapped.pop(name, None)
             if mapping is not None:
                 mapping.release()

@@ -176,12 +176,12 @@ class KeyIndex:
             path = f"{self.directory}/{name}"
             with closing(self._disk.open(path, writable=False)) as file:
                 self._checksums.seal(f"index/{name}", file)
-            self._sealed.note_sealed(path)
+            self._sealed.mark_sealed(path)
         self._ends.pop(self.names[-1], None)
         newest = IndexFile(self._disk, self.directory, self.names[-1])
         newest.prefaulted = INDEX_HEADER.size
         self._attach(newest, appender)
-        appender.note_indexed(*last)
+        appender.set_index_end(*last)
         return True
 
     def _find_last(self) -> tuple[int, int] | None:
@@ -273,7 +273,7 @@ class KeyIndex:
                 with self._lock:
                     appender.release_index()
                     del self._attached[0]
-                    self._mappings.note_sealed(full.name)
+                    self._mappings.mark_sealed(full.name)
                 full.file.close()
 
     def release_descriptors(self, appender: IndexSink) -> None:
@@ -288,7 +288,7 @@ class KeyIndex:
             return
         full.sync()
         self._checksums.seal(f"index/{full.name}", full.file)
-        self._sealed.note_sealed(f"{self.directory}/{full.name}")
+        self._sealed.mark_sealed(f"{self.directory}/{full.name}")
         header = full.header
         with full.mapping.buffer as buffer:
             crc = self._entries_crc(buffer, 1, full.count, 0)

@@ -43,12 +43,12 @@ class SealedFiles:
             self._checked.add(path)
         return True
 
-    def note_sealed(self, path: str) -> None:
+    def mark_sealed(self, path: str) -> None:
         """Say that the checksums of a file were made of what it holds now."""
         with self._lock:
             self._checked.add(path)
 
-    def forget(self, path: str | None = None) -> None:
+    def invalidate(self, path: str | None = None) -> None:
         """Check a file again when it is next used; without `path`, everything."""
         with self._lock:
             if path is None:

@@ -116,7 +116,7 @@ class QueueCheck:
                     self._check_simple(queue, first, data)
                 else:
                     self._check_batches(queue, first, data)
-            queue.times.update(appender.take_times(handle))
+            queue.times.update(appender.drain_times(handle))
             appender.drop_units(handle, appender.next_unit(handle))
 
     def cut(self, appender: Appender, handle: int, offset: int) -> None:

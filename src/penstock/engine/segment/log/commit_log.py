@@ -107,7 +107,7 @@ class CommitLog:
                 self.blocked = None
                 self.appender.accepting = True
 
-    def settle_durable(self, end: int) -> None:
+    def reset_durable(self, end: int) -> None:
         """Set the durable point after recovery, which has synced the log up to `end`."""
         self._durable.reset(end, self.appender.last_store_timestamp_ms)
         self.appender.durable = end

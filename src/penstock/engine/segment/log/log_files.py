@@ -148,7 +148,7 @@ class FileSet:
             reason=f"this file of the commit log is missing; {_what_to_do(store)}",
         )
 
-    def take(self, bases: list[int]) -> None:
+    def adopt_unchecked(self, bases: list[int]) -> None:
         """Have these files as they are, unchecked: to look at a log that `load` refuses."""
         self._bases = sorted(bases)
 

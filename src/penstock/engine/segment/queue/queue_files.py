@@ -74,7 +74,7 @@ class OpenFiles:
             self._files.clear()  # they can be opened again
             return self.disk.open(path, create=create, writable=self._writable)
 
-    def forget(self, path: str) -> None:
+    def evict(self, path: str) -> None:
         with self._lock:
             self._files.pop(path, None)
 
@@ -192,7 +192,7 @@ class UnitFiles:
     def is_filled(self, path: str) -> bool:
         return self._filled is not None and path in self._filled
 
-    def note_sealed(self, path: str) -> None:
+    def discard_filled(self, path: str) -> None:
         if self._filled is not None:
             self._filled = (self._filled - {path}) or None
 
@@ -213,7 +213,7 @@ class UnitFiles:
         try:
             return self._files.get(path)
         except FileNotFoundError:
-            # `take_unsynced` names the directories: one sync of a topic's does for all its shards.
+            # `drain_unsynced` names the directories: one sync of a topic's does for all its shards.
             self._files.disk.make_directory(self.directory, durable=False)
             return self._files.get(path, create=True)
 
@@ -248,14 +248,14 @@ class UnitFiles:
                 held.file.truncate(position)
                 held.file.truncate(self.file_units * self.unit_size)
                 self._mark_written(path, filled=False)
-                self.note_sealed(path)
+                self.discard_filled(path)
                 self._remove_checksums(path)
 
     def reopen(self, unit: int) -> None:
         """Units are about to be written again from `unit` on: those files are not filled."""
         for path in sorted(self._filled or ()):
             if int(path.rpartition("/")[2]) // self.unit_size + self.file_units > unit:
-                self.note_sealed(path)
+                self.discard_filled(path)
 
     def remove_before(self, unit: int) -> None:
         """Remove the files that hold only units below `unit`."""
@@ -264,10 +264,10 @@ class UnitFiles:
                 self.remove_file(self.path_of(first))
 
     def remove_file(self, path: str) -> None:
-        self._files.forget(path)
+        self._files.evict(path)
         if self._dirty is not None:
             self._dirty -= {path}
-        self.note_sealed(path)
+        self.discard_filled(path)
         self._changes += 1  # a check from here on may find it, or not
         self._files.disk.remove(path)
         self._changes += 1
@@ -296,7 +296,7 @@ class UnitFiles:
         """Put it on the device that there is no directory."""
         sync_removal(self._files.disk, self.directory.rpartition("/")[0])
 
-    def take_unsynced(self) -> Unsynced:
+    def drain_unsynced(self) -> Unsynced:
         """Return the files that were written since the last call, and the directories that changed,
         the innermost first. The caller syncs them, or gives them back by `return_unsynced`."""
         directories = []

@@ -92,7 +92,7 @@ class ShardLog:
         """This node leads the shard; without a meaning where the shard is not replicated."""
         self.is_following = False
         """Another node decides what this shard holds."""
-        self.note_state()
+        self.update_admission()
         self.repaired = _NONE_HEALED
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
         self.truncation_generation = 0
@@ -116,12 +116,12 @@ class ShardLog:
 
     def set_flush(self, flush: Flush) -> None:
         self.flush = flush
-        self.note_state()
+        self.update_admission()
 
-    def note_state(self) -> None:
-        """Tell the appender what an append has to know of this shard. To be called when the flush
+    def update_admission(self) -> None:
+        """Hand the appender what an append has to know of this shard. To be called when the flush
         mode, `sealed`, `dropped`, `is_led` or the epochs changed. An append path does not append
-        the first record of an epoch: it could not note it (`begin_epoch`)."""
+        the first record of an epoch: it could not record it (`begin_epoch`)."""
         state = self.state
         self.epoch_is_new = state.leader_epoch > state.newest_epoch
         self.is_following = state.is_replicated and not self.is_led
@@ -137,15 +137,15 @@ class ShardLog:
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self.state.leader_epoch = epoch
-        self.note_state()
+        self.update_admission()
 
     def begin_epoch(self, offset: int) -> None:
         """Note that the leader's epoch begins with the record at `offset`, if that is not known.
         The caller holds the log's lock."""
         if self.epoch_is_new:
             with self.lock:
-                self.state.epochs.note(self.state.leader_epoch, offset)
-                self.note_state()
+                self.state.epochs.add(self.state.leader_epoch, offset)
+                self.update_admission()
 
     @property
     def next_offset(self) -> int:
@@ -180,7 +180,7 @@ class ShardLog:
             self._commit_limit = self.state.commit_offset = Offset(commit)
             self.state.replicate()
             self.is_led = False
-            self.note_state()
+            self.update_admission()
 
     def was_truncated_since(self, generation: int) -> bool:
         """Say whether offsets were taken back since `generation` was read."""
@@ -394,7 +394,7 @@ class ShardLog:
                 self.units.write(first, data)
                 self._extend_checksum(first, data)
                 self.log.appender.drop_units(self.handle, first + len(data) // size)
-            blocks = self.log.appender.take_times(self.handle)
+            blocks = self.log.appender.drain_times(self.handle)
             if blocks:
                 self.times.append(blocks)
             return len(data)
@@ -452,7 +452,7 @@ class ShardLog:
         size = state.queue_units * self.units.unit_size
         return len(data) == size and zlib.crc32(data) == state.queue_crc
 
-    def note_rebuilt(self, stop: int) -> None:
+    def mark_rebuilt(self, stop: int) -> None:
         """The files up to unit `stop` were just written anew from the log."""
         self._checked, self._suspect = True, False
         self._last_lookup = None
@@ -500,7 +500,7 @@ class ShardLog:
             forgotten: list[int] = []
             if with_state:
                 forgotten = self.state.truncate_from(offset)
-                self.note_state()
+                self.update_admission()
             self._last_lookup = None
             self._files_read = None
             self.truncation_generation += 1
@@ -518,16 +518,16 @@ class ShardLog:
             self.log.appender.truncate_queue(self.handle, 0, 0)
             self.units.cut(0)
             self.times.clear()
-            self.note_rebuilt(0)
+            self.mark_rebuilt(0)
             self.truncation_generation += 1
 
-    def forget(self, position: int) -> None:
+    def drop(self, position: int) -> None:
         """The shard was deleted when the log ended at `position`: its queue is empty, its state
         knows nothing any more. Its files are of no use and go later (`remove_files`)."""
         with self.lock:
             if self.next_offset or self.next_unit:
                 self.log.appender.truncate_queue(self.handle, 0, 0)
-                self.state.note_truncation(position, 0)
+                self.state.add_truncation(position, 0)
             state = self.state
             state.queue_first = state.queue_units = state.queue_crc = 0
             self._checked, self._suspect = True, False
@@ -537,7 +537,7 @@ class ShardLog:
             self.state.drop(position)
             self._commit_limit = None
             self.is_led = False
-            self.note_state()
+            self.update_admission()
             self.truncation_generation += 1
 
     def restart_at(self, offset: int) -> None:
@@ -551,12 +551,12 @@ class ShardLog:
                 self.drain()
             self.log.appender.restart_queue(self.handle, offset, unit)
             self.times.clear()
-            self.note_rebuilt(unit)
+            self.mark_rebuilt(unit)
             self.repaired = _NONE_HEALED
             self.state.restart_at(offset)
             if self._commit_limit is not None:
                 self._commit_limit = offset
-            self.note_state()
+            self.update_admission()
             self.truncation_generation += 1
 
     def remove_files(self) -> bool:
@@ -578,7 +578,7 @@ class ShardLog:
                 self.units.sync_removal()
             self.times.clear()
             self.state.dropped = False
-            self.note_state()
+            self.update_admission()
 
     def restore_checksum(self, stop: int) -> None:
         """Compute the checksum of the newest file's units below `stop` anew, from bytes that were

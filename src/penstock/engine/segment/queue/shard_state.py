@@ -198,14 +198,14 @@ class ShardState:
         assert epoch >= self.leader_epoch, f"epoch {epoch} is before {self.leader_epoch}"
         self._leader_epoch = epoch
 
-    def note_epoch(self, epoch: int, offset: int) -> None:
+    def add_epoch(self, epoch: int, offset: int) -> None:
         """Learn the leader epoch of the record at `offset`, the newest."""
         if epoch < self.newest_epoch:
             # A newer epoch may have begun here that has written nothing.
             self._leader_epoch = self.leader_epoch
             self.epochs.truncate_from(offset)
         if epoch > self.newest_epoch:
-            self.epochs.note(epoch, offset)
+            self.epochs.add(epoch, offset)
 
     def deleted_between(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the deleted ranges that share an offset with `[start, end)`."""
@@ -226,7 +226,7 @@ class ShardState:
             return offsets
         return [offset for offset in offsets if not self.is_deleted(offset)]
 
-    def note_lost(self, ranges: Iterable[tuple[int, int]]) -> None:
+    def add_lost(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Learn that the log no longer holds these records: damage took them."""
         if self._lost is None:
             self._lost = DeletedRanges()
@@ -267,9 +267,9 @@ class ShardState:
             if offset < until:
                 yield offset, until
 
-    def note_hole(self, start: int, end: int) -> None:
+    def add_hole(self, start: int, end: int) -> None:
         """Learn that these records are lost on every node: a hole takes their place."""
-        self.note_lost([(start, end)])
+        self.add_lost([(start, end)])
         self.replicate()
         assert self._replica is not None
         if self._replica.holes is None:
@@ -376,12 +376,12 @@ class ShardState:
         self._producers.truncate_from(offset)
         return short
 
-    def note_truncation(self, position: int, offset: int) -> None:
+    def add_truncation(self, position: int, offset: int) -> None:
         if (position, offset) not in self.truncations:
             self.truncations = (*self.truncations, (position, offset))
 
-    def forget_truncations(self, position: int) -> None:
-        """Forget what concerns only bytes below `position`, which the log no longer holds."""
+    def remove_truncations(self, position: int) -> None:
+        """Remove those that concern only bytes below `position`, which the log no longer holds."""
         if self.truncations:
             self.truncations = tuple(
                 truncation for truncation in self.truncations if truncation[0] > position

@@ -156,7 +156,7 @@ class ShardTable:
         log.handle = self._add_queue(log.shard, log.kind, next_offset, next_unit)
         self._by_handle[log.handle] = log
         self.handles[log.shard] = log.handle
-        log.note_state()
+        log.update_admission()
 
     def unit_files(self, shard: ShardId, kind: QueueKind) -> UnitFiles:
         simple = kind is QueueKind.SIMPLE
@@ -170,11 +170,11 @@ class ShardTable:
             self._checksums_roots[kind],
         )
 
-    def drain_dirty(self, note: Callable[[ShardLog], object]) -> None:
-        """Move all units from memory to their files. Each shard that has any is noted before: one
+    def drain_dirty(self, mark: Callable[[ShardLog], object]) -> None:
+        """Move all units from memory to their files. Each shard that has any is marked before: one
         that is not known to have moved units would be taken for unchanged."""
         for handle in self._log.appender.dirty_queues():
             log = self._by_handle.get(handle)
             if log is not None:
-                note(log)
+                mark(log)
                 log.drain()

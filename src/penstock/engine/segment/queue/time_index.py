@@ -211,7 +211,7 @@ class TimeIndex:
         self._disk.replace(self._path, data, durable=True)
         self._table = kept
 
-    def take_unsynced(self) -> tuple[list[str], list[str]]:
+    def drain_unsynced(self) -> tuple[list[str], list[str]]:
         """Write what waits, and return the file, and the directory that it was created in: the
         caller syncs them, or says `return_unsynced`."""
         self._rebuild_stale()
@@ -226,7 +226,7 @@ class TimeIndex:
 
     def sync(self) -> None:
         """Put the file on the device."""
-        taken = self.take_unsynced()
+        taken = self.drain_unsynced()
         try:
             self._disk.sync_together(*taken)
         except BaseException:

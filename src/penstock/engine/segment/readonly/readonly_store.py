@@ -147,7 +147,7 @@ class ReadOnlyStore:
         if waits[tries]:
             clock.wait(threading.Event(), waits[tries])
         if self._snapshot is seen:
-            self._source.sealed.forget()
+            self._source.sealed.invalidate()
             self.refresh()
 
     def close(self) -> None:

@@ -230,7 +230,7 @@ class SnapshotSource:
                 raise
             problems.append(error)
             names = [name for name in disk.list(paths.commit_log) if is_file_name(name)]
-            files.take([int(name) for name in names if int(name) % files.file_size == 0])
+            files.adopt_unchecked([int(name) for name in names if int(name) % files.file_size == 0])
         known = None if copies is None else copies.newest(files.start)
         return Snapshot(self, sizes, files, known, point)
 

@@ -120,7 +120,7 @@ class Checkpointer:
         self._unsaved: set[ShardId] = set()
         self._unpublished: set[ShardId] = set()
         self._cut: list[ShardLog] = []
-        self._noting: Final = threading.Lock()
+        self._changed_lock: Final = threading.Lock()
         """Held for a moment, while one of the two sets is changed or taken."""
         self.position = 0
         """The position of the newest checkpoint."""
@@ -157,13 +157,13 @@ class Checkpointer:
         saved that. The caller holds `pause`."""
         self._cut.append(log)
 
-    def note_gone(self, shard: ShardId) -> None:
+    def remove_later(self, shard: ShardId) -> None:
         """Remove a deleted shard from the files of states, next time."""
         self._add_changed((shard,))
 
     def _add_changed(self, shards: Iterable[ShardId], *, saved: bool = False) -> None:
         """Have shards published, and unless they are `saved`, saved."""
-        with self._noting:
+        with self._changed_lock:
             self._unpublished.update(shards)
             if not saved:
                 self._unsaved.update(shards)
@@ -178,7 +178,7 @@ class Checkpointer:
             position = self._log.end
             ends = self._log.appender.next_offsets()
             self._drain()
-            with self._noting:
+            with self._changed_lock:
                 dirty, self._unpublished = self._unpublished, set()
             try:
                 self._live.save(dirty, _States(self._table, ends, position), durable=False)
@@ -198,7 +198,7 @@ class Checkpointer:
     def _pop_unsaved(self, ends: bytes) -> set[ShardId]:
         moved = map(self._table.find_handle, changed_indexes(self._saved_ends, ends))
         shards = {log.shard for log in moved if log is not None}
-        with self._noting:
+        with self._changed_lock:
             dirty, self._unsaved = self._unsaved | shards, set()
         return dirty
 
@@ -272,15 +272,15 @@ class Checkpointer:
     def _sync_shards(self, dirty: set[ShardId]) -> None:
         """Put the queues and times of shards on the device, all of them together, then seal the
         queue files that take no more units."""
-        # The files of a deleted shard are not read again: see `shard_purge`.
+        # The files of a deleted shard are not read again: see `shard_gc`.
         candidates = [self._table.find(shard) for shard in sorted(dirty)]
         logs = [log for log in candidates if log is not None and not log.state.dropped]
         taken: list[tuple[ShardLog, Unsynced, Unsynced]] = []
         try:
             for log in logs:
                 with log.lock:
-                    taken.append((log, log.units.take_unsynced(), ([], [])))
-                    taken[-1] = (*taken[-1][:2], log.times.take_unsynced())
+                    taken.append((log, log.units.drain_unsynced(), ([], [])))
+                    taken[-1] = (*taken[-1][:2], log.times.drain_unsynced())
             parts = [part for _, units, times in taken for part in (units, times)]
             files = [path for paths, _ in parts for path in paths]
             # The innermost directory of each first, the ones that shards share last.
@@ -310,9 +310,9 @@ class Checkpointer:
             }
             self._checksums.seal_together(files)
         for path in paths:
-            log.units.note_sealed(path)
+            log.units.discard_filled(path)
 
-    def forget(self) -> None:
+    def remove_checkpoint(self) -> None:
         """Drop the checkpoint before derived files are rebuilt: a crash in between must start
         from the log again."""
         self._disk.remove(self._paths.derived)

@@ -95,7 +95,7 @@ def recover(parts: StoreParts, progress: Progress | None) -> None:
     for shard in parts.table:
         replayed = unclean or not bounded or shard.shard in replay.touched
         _fit_files(parts, shard, end, unclean=unclean, replayed=replayed)
-        shard.note_state()
+        shard.update_admission()
         if shard.shard in replay.touched or not bounded or bucket_of(shard.shard) in files.mended:
             parts.checkpointer.touch(shard)
     log.attach(end)
@@ -112,7 +112,7 @@ def _drop_gone(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
     remove_directories(parts.disk, parts.paths, gone.items())
     for shard in gone:
         del states[shard]
-        parts.checkpointer.note_gone(shard)
+        parts.checkpointer.remove_later(shard)
 
 
 def _durable_position(parts: StoreParts) -> int:
@@ -152,7 +152,7 @@ def _prepare_full_replay(
 ) -> None:
     """Make room for derived files that are built anew, and forget what they say."""
     disk, paths = parts.disk, parts.paths
-    parts.checkpointer.forget()
+    parts.checkpointer.remove_checkpoint()
     # In RocketMQ's own directory the index is good, and goes on.
     if not (adopt and parts.index.adopt(parts.log.appender)):
         parts.index.clear()
@@ -178,7 +178,7 @@ def _end_log(parts: StoreParts, end: int, *, unclean: bool) -> None:
     if unclean or report.cut_reason is not None:
         report.bytes_cut, report.records_behind_cut = clear_tail(log, end)
     log.files.sync(log.files.base_of(min(report.from_position, end)), end)
-    log.settle_durable(end)
+    log.reset_durable(end)
 
 
 def _add_shards_without_records(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
@@ -204,7 +204,7 @@ def _mark_lost(
         _fill_gaps(parts, shard, latest)
         lost = shard.find_lost(before.get(shard.shard, 0))
         unnamed += _count_unnamed(replay, shard, lost)
-        shard.state.note_lost(lost)
+        shard.state.add_lost(lost)
         if lost:
             parts.checkpointer.touch(shard)
     missing = sum(nameless.records for nameless in replay.nameless) - unnamed
@@ -229,7 +229,7 @@ def _report_missing_start(parts: StoreParts, point: DerivedPoint | None, *, boun
         if bounded and (first is None or first >= files.start):
             continue  # retention removed the file, and had no time to say so
         start, end = shard.earliest, shard.offset_at(files.start)
-        shard.state.note_lost([(start, end)] if start < end else [])
+        shard.state.add_lost([(start, end)] if start < end else [])
         if shard.state.first_lost(start, end) is not None:
             concerned.append(shard.shard.name)
             parts.checkpointer.touch(shard)
@@ -267,7 +267,7 @@ def _suspect_all(parts: StoreParts, position: int, records: int, offsets: int) -
             reserve = min(records if shard.kind is QueueKind.SIMPLE else offsets, GAP_MAX)
             latest = max(end + reserve, shard.next_offset)
             _fill_gaps(parts, shard, latest)
-            shard.state.note_lost([(end, latest)])
+            shard.state.add_lost([(end, latest)])
 
 
 def _fill_gaps(parts: StoreParts, shard: ShardLog, latest: int) -> None:

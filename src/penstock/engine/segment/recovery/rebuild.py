@@ -48,7 +48,7 @@ def rebuild_queue(files: FileSet, shard: ShardLog, end: int) -> None:
         shard.times.clear()
         builder = _SimpleBuilder if shard.kind is QueueKind.SIMPLE else _BatchBuilder
         builder(files, shard).run(end, stop)
-        shard.note_rebuilt(stop)
+        shard.mark_rebuilt(stop)
         shard.state.set_lost(shard.find_lost())
 
 
@@ -117,7 +117,7 @@ class _Builder(ABC):
         for handle in self._appender.dirty_queues():
             if handle == mine:
                 self._write_units(*self._appender.peek_units(handle), stop)
-                self._shard.times.append(self._appender.take_times(handle))
+                self._shard.times.append(self._appender.drain_times(handle))
             self._appender.drop_units(handle, self._appender.next_unit(handle))
 
     @abstractmethod
@@ -250,5 +250,5 @@ def _mark_lost(shards: Iterable[ShardLog], start: int, stop: int) -> Iterator[Sh
     for shard in shards:
         first, end = shard.offset_at(start), shard.offset_at(stop)
         if first < end:
-            shard.state.note_lost([(first, end)])
+            shard.state.add_lost([(first, end)])
             yield shard

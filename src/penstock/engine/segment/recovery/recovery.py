@@ -367,10 +367,10 @@ class Replay:
             state.config, state.born_at = line.config, line.born_at
         self.touched.add(line.shard)
         if line.replicated is True:
-            self._note_replicated(line.shard)
-            self._note_replicated(control_shard(line.shard))
+            self._mark_replicated(line.shard)
+            self._mark_replicated(control_shard(line.shard))
 
-    def _note_replicated(self, shard: ShardId) -> None:
+    def _mark_replicated(self, shard: ShardId) -> None:
         """Learn that a shard has copies on other nodes. What a state does not say to be committed
         is not: replication will tell."""
         log = self._table.find(shard)
@@ -397,11 +397,11 @@ class Replay:
         last = self._log.appender.read_units(log.handle, log.next_unit - 1, 1)
         if log.next_unit and (not last or int.from_bytes(last[:8]) < raw.position):
             log.clear_queue()
-            log.state.note_truncation(raw.position + raw.size, 0)
+            log.state.add_truncation(raw.position + raw.size, 0)
         log.state.clear()
         log.state.drop(raw.position + raw.size)
         log.limit_commit(None)
-        log.note_state()
+        log.update_admission()
         self.latest[shard] = 0
         self._folded.pop(shard, None)
         self.touched.add(shard)
@@ -414,13 +414,13 @@ class Replay:
         state = self._states.get(shard) if log is None else log.state
         if state is None or raw.position < state.folded_until:
             return
-        state.note_truncation(raw.position + raw.size, offset)
+        state.add_truncation(raw.position + raw.size, offset)
         forgotten = state.truncate_from(offset)
         self.latest[shard] = min(self.latest.get(shard, 0), offset)
         self.touched.add(shard)
         if log is None:
             return
-        log.note_state()
+        log.update_admission()
         # Only what came after the line is sure to be in memory: see `_drop`.
         last = self._log.appender.read_units(log.handle, log.next_unit - 1, 1)
         if log.next_offset > offset and (not last or int.from_bytes(last[:8]) < raw.position):
@@ -479,8 +479,8 @@ def fold(log: ShardLog, raw: RawRecord) -> None:
         state.producers.remember(producer, count, raw.queue_offset, raw.store_timestamp_ms)
     epoch = leader_epoch_of(raw.sys_flag, raw.prepared_transaction_offset)
     if epoch != state.newest_epoch:
-        state.note_epoch(epoch, raw.queue_offset)
-        log.note_state()
+        state.add_epoch(epoch, raw.queue_offset)
+        log.update_admission()
 
 
 def fold_appended(log: CommitLog, shard: ShardLog, start: int) -> list[tuple[Command, int]]:

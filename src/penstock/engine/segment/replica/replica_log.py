@@ -151,7 +151,7 @@ class SegmentReplicaLog:
         log = self._log
         with log.log.lock, log.lock:
             log.is_led = False
-            log.note_state()
+            log.update_admission()
 
     # Records
 
@@ -163,10 +163,10 @@ class SegmentReplicaLog:
         try:
             return self._parts.ranges.read(self._log, offset, max_size)
         except CorruptionError:
-            self._note_damage(offset)
+            self._record_damage(offset)
             raise
 
-    def _note_damage(self, offset: int) -> None:
+    def _record_damage(self, offset: int) -> None:
         known = self._damaged_at
         self._damaged_at = offset if known is None else min(known, offset)
         _log.error("replica_damaged", shard=self._log.shard.name, offset=offset)
@@ -189,7 +189,7 @@ class SegmentReplicaLog:
             if first != log.next_offset:
                 raise BadRequestError(f"a hole from {first} on does not follow {log.next_offset}")
             log.log.appender.skip_offsets(log.handle, end)
-            log.state.note_hole(first, end)
+            log.state.add_hole(first, end)
         self._parts.store.checkpointer.touch(log)
 
     def cut(self, offset: int) -> None:
@@ -212,7 +212,7 @@ class SegmentReplicaLog:
         while (first := self.damaged_at) is not None:
             end = end_of_damage(log, first)
             with log.lock:
-                log.state.note_hole(first, end)
+                log.state.add_hole(first, end)
             self._damaged_at = None
             log.repaired = frozenset(offset for offset in log.repaired if not first <= offset < end)
             _log.error("damaged_records_given_up", shard=log.shard.name, first=first, end=end)
@@ -276,7 +276,7 @@ class CompanionLog(SegmentReplicaLog):
             while (offset := self._next_command) < until:
                 self._fold_some(offset, until)
         except CorruptionError:
-            self._note_damage(self._next_command)
+            self._record_damage(self._next_command)
         with self.folded:
             self.folded.notify_all()
 

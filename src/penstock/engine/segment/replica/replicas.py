@@ -87,7 +87,7 @@ class ShardReplicas:
         for each in (log, companion):
             self._parts.store.checkpointer.touch(each)
 
-    def forget(self, shard: ShardId) -> None:
+    def remove(self, shard: ShardId) -> None:
         """The shard was deleted."""
         self._logs.pop(shard, None)
         self._deleting.pop(shard, None)

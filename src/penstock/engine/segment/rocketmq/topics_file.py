@@ -53,10 +53,10 @@ class TopicsFile:
         self._kept: dict[str, TopicConfig] | None = None
         self._counter = 0
 
-    def note_change(self) -> None:
+    def mark_stale(self) -> None:
         self._stale = True
 
-    def note_deleted(self, topic: str) -> None:
+    def mark_deleted(self, topic: str) -> None:
         """The topic is dropped from the list when none of its shards remains. Waits for no file
         that is being written."""
         with self._deleting:

@@ -160,14 +160,14 @@ class PeerLink:
         for _ in range(_WRITES_MAX):
             if connection is None or not (connection.is_welcome and connection.is_writable):
                 return  # it is called again when the connection is writable
-            part = self._take()
+            part = self._pop_part()
             if not part:
                 return
             connection.write(part)
             self._traffic.count_sent(len(part))
         self._loop.call_soon(self._flush)
 
-    def _take(self) -> bytes | memoryview:
+    def _pop_part(self) -> bytes | memoryview:
         """Return the next bytes to write, at most `WRITE_SIZE`; none: other threads may write."""
         with self._lock:
             if not self._rest and self._outbox and len(self._outbox[0]) > WRITE_SIZE:
