@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from penstock.meta.raft.bootstrap import Place
 from penstock.meta.raft.client import RaftMetaClient
+from penstock.meta.raft.members.bootstrap import Place
 from penstock.meta.service import MetaService, meta_handlers
 from penstock.meta.standalone.client import StandaloneMetaClient
 

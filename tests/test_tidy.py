@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
+FOLDER_MODULES_MAX = 16
 KNOWN: dict[str, str] = {}
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +80,12 @@ def test_no_function_is_longer_than_its_limit() -> None:
                 if lines > FUNCTION_LINES_MAX:
                     long[f"{path}:{node.name}"] = lines
     assert long.keys() <= KNOWN.keys(), long
+
+
+def test_no_folder_has_more_modules_than_its_limit() -> None:
+    counts = Counter(str(path.parent) for path in tracked() if path.suffix == ".py")
+    full = {folder: n for folder, n in counts.items() if n > FOLDER_MODULES_MAX}
+    assert {folder for folder in full if folder.startswith("src/")} == set(), full
 
 
 def test_every_exception_to_a_limit_is_still_needed_and_has_a_reason() -> None:

@@ -13,7 +13,7 @@ NEEDLESS: Final = {
     "hypothesis",
     "numpy",
     "penstock.cli.commands.pipeline.jobs",
-    "penstock.cli.commands.store",
+    "penstock.cli.commands.store.app",
     "penstock.pipeline",
     "pyarrow",
     "pyspark",

@@ -3,7 +3,7 @@
 A command parses its arguments, calls one function of the library and prints the result; a command
 that needs more than that is missing a library function.
 
-    commands/           one module per subcommand
+    commands/           one module, or one folder, per subcommand
     command_table.py    the subcommands and their lazy imports
     invocation.py       errors become a sentence on stderr and an exit code (exit_codes.py)
 """

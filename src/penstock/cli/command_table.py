@@ -55,15 +55,15 @@ def _add_retention(app: typer.Typer) -> None:
 
 
 def _add_store(app: typer.Typer) -> None:
-    from penstock.cli.commands import store
+    from penstock.cli.commands.store.app import app as store_app
 
-    app.add_typer(store.app, name="store")
+    app.add_typer(store_app, name="store")
 
 
 def _add_cluster(app: typer.Typer) -> None:
-    from penstock.cli.commands import cluster
+    from penstock.cli.commands.cluster.app import app as cluster_app
 
-    app.add_typer(cluster.app, name="cluster")
+    app.add_typer(cluster_app, name="cluster")
 
 
 def _add_pipeline(app: typer.Typer) -> None:
@@ -73,9 +73,9 @@ def _add_pipeline(app: typer.Typer) -> None:
 
 
 def _add_tier(app: typer.Typer) -> None:
-    from penstock.cli.commands import tier
+    from penstock.cli.commands.tier.app import app as tier_app
 
-    app.add_typer(tier.app, name="tier")
+    app.add_typer(tier_app, name="tier")
 
 
 def _add_clock(app: typer.Typer) -> None:

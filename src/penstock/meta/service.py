@@ -36,7 +36,7 @@ from penstock.meta.client import (
 )
 from penstock.meta.client_api.local_reads import STALENESS_MS, LocalReads, LocalRows, current
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.metadata.rows import encode_events
 from penstock.meta.state.model import Member

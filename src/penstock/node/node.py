@@ -33,8 +33,8 @@ from penstock.engine.engine_identity import (
     reconcile_engines,
 )
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.replication.proposals import ReplicaMetadata
-from penstock.engine.replication.replicator import Replicator
+from penstock.engine.replication.runtime.proposals import ReplicaMetadata
+from penstock.engine.replication.runtime.replicator import Replicator
 from penstock.engine.routing.quarantine import Quarantine
 from penstock.engine.routing.reconcile import Reconciled, UnknownShards, reconcile
 from penstock.engine.routing.shard_metrics import ShardMetrics

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tests.engine.replication.runtime.test_assignments import SHARD, TOPIC
 from tests.engine.replication.simulated_log import SimulatedLog
-from tests.engine.replication.test_assignments import SHARD, TOPIC
 
 from penstock.engine.replication import Assignment
-from penstock.engine.replication.shard_replica import ShardReplica
+from penstock.engine.replication.runtime.shard_replica import ShardReplica
 from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.meta import Update
 from penstock.meta.events import ShardPut, TopicPut

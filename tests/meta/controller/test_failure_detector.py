@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.meta.controller.failure_detector import FailureDetector, Probe
-from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.state.metadata.commands import SetNodeStatus
 from penstock.meta.state.model import Node
 from penstock.meta.storage.log_format import Configuration

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.meta.raft.membership import promotions, transfers
-from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.group.status import RaftStatus
+from penstock.meta.raft.members.membership import promotions, transfers
 from penstock.meta.storage import log_format as fmt
 
 Progress = tuple[int, int, int, str, bool]

@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from random import SystemRandom
 
-from penstock.meta.raft.bootstrap import Place
 from penstock.meta.raft.client import RaftMetaClient
-from penstock.meta.raft.load import RaftTiming
+from penstock.meta.raft.group.load import RaftTiming
+from penstock.meta.raft.members.bootstrap import Place
 from penstock.meta.raft.node import NodeTiming
 from penstock.meta.storage.groups import LogLimits
 

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from penstock.meta.raft.bootstrap import Place
 from penstock.meta.raft.client import RaftMetaClient
+from penstock.meta.raft.members.bootstrap import Place
 from penstock.meta.service import meta_handlers
 from penstock.meta.storage.groups import LogLimits
 from penstock.platform.log import configure

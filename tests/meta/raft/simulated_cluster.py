@@ -17,11 +17,11 @@ from msgspec.msgpack import Decoder, Encoder
 from tests.meta.simulated_database import SimulatedDatabase
 
 from penstock.errors import StoreError
-from penstock.meta.raft.group import RaftGroup
-from penstock.meta.raft.load import RaftTiming, initial_rows
+from penstock.meta.raft.group.load import RaftTiming, initial_rows
+from penstock.meta.raft.group.pending_requests import Proposal
+from penstock.meta.raft.group.raft_group import RaftGroup
 from penstock.meta.raft.multi_raft import MultiRaft
 from penstock.meta.raft.network.frames import Frame, decode_frame, encode_frame
-from penstock.meta.raft.pending_requests import Proposal
 from penstock.meta.standalone.log import METADATA, offset_group_name
 from penstock.meta.state.view import View
 from penstock.meta.storage import log_format as fmt

@@ -10,8 +10,8 @@ from tests.meta.raft.cluster_in_process import TIMING, ClusterInProcess, wait_un
 
 from penstock.errors import DiskFullError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
-from penstock.meta.raft.bootstrap import Place
 from penstock.meta.raft.client import RaftMetaClient
+from penstock.meta.raft.members.bootstrap import Place
 from penstock.meta.storage.database import Batch
 from penstock.platform.clock import SystemClock
 from penstock.record import ShardId

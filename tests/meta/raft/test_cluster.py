@@ -21,10 +21,10 @@ from penstock.errors import ClosedError, DiskFailedError, SettingsError, SetupEr
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry, TopicConfig
 from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.meta.events import TopicPut
-from penstock.meta.raft import load as loading
-from penstock.meta.raft.bootstrap import Place
 from penstock.meta.raft.client import RaftMetaClient
-from penstock.meta.raft.load import RaftTiming
+from penstock.meta.raft.group import load as loading
+from penstock.meta.raft.group.load import RaftTiming
+from penstock.meta.raft.members.bootstrap import Place
 from penstock.meta.raft.node import NodeTiming
 from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.metadata import commands as cmd

@@ -1,1 +1,1 @@
-"""The commands of `penstock`, one module each."""
+"""The commands of `penstock`, one module or folder each."""

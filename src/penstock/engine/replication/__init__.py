@@ -6,9 +6,9 @@
 
 The metadata group decides who leads a shard and which replicas are in sync; nodes only copy. The
 protocol does no input or output of its own and reads no clock: `ReplicaCore` gets messages,
-assignments and the time, and fills a list of effects. `Replicator` runs it in a node, on a thread
-of its own, and carries the effects out; the simulation in the tests runs it on simulated networks,
-disks and clocks.
+assignments and the time, and fills a list of effects. `runtime.Replicator` runs it in a node, on a
+thread of its own, and carries the effects out; the simulation in the tests runs it on simulated
+networks, disks and clocks.
 
 A record is committed when every replica of the in-sync set has it, and the set is large enough
 (`min_insync`). Only committed records are shown to readers and acknowledged to writers that ask for
@@ -29,7 +29,7 @@ from penstock.engine.replication.effects import (
     SyncLog,
 )
 from penstock.engine.replication.log import ReplicaLog
-from penstock.engine.replication.peer_channel import PeerChannel
+from penstock.engine.replication.runtime.peer_channel import PeerChannel
 
 __all__ = [
     "Assigned",

@@ -38,7 +38,7 @@ from penstock.platform.log import get_logger
 from penstock.record import Flush, QueueKind, ShardId
 
 if TYPE_CHECKING:
-    from penstock.engine.replication.shard_replica import ShardReplica
+    from penstock.engine.replication.runtime.shard_replica import ShardReplica
 
 _SEGMENT: Final = STORAGE_ALIASES["segment"]
 _log: Final = get_logger(__name__)

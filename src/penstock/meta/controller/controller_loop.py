@@ -25,7 +25,7 @@ from penstock.meta.controller.decisions import (
 )
 from penstock.meta.controller.replica_decisions import balances, drains, moves, vacancies
 from penstock.meta.controller.shard_counts import ShardCounts
-from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.state.constants import ACTIVE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.replica_sets import is_replicated

@@ -19,7 +19,7 @@ from typing import Final, Literal, Protocol
 
 from penstock.errors import StoreError
 from penstock.meta.client_api.broker_lease import SESSION_MS
-from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.state.constants import OFFLINE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Node

@@ -7,6 +7,10 @@
 `MultiRaft` and all below it read no clock and open no socket: the simulation in the tests drives
 the same code as a server does.
 
+    group/    one group: its log, its state machine, snapshots, pending requests
+    members/  bootstrap, admission, heartbeats, changes of members, recovery
+    network/  the internal port
+
 Other packages import from here; a name is loaded with its first use.
 """
 
@@ -15,23 +19,23 @@ from typing import TYPE_CHECKING
 from penstock.meta.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from penstock.meta.raft.bootstrap import Place, parse_peers
     from penstock.meta.raft.client import RaftMetaClient
-    from penstock.meta.raft.leader_wait import StartEvent, StartWait
-    from penstock.meta.raft.load import require_core
+    from penstock.meta.raft.group.load import require_core
+    from penstock.meta.raft.members.bootstrap import Place, parse_peers
+    from penstock.meta.raft.members.leader_wait import StartEvent, StartWait
+    from penstock.meta.raft.members.recovery import Outlook, look_ahead, recover
     from penstock.meta.raft.network.credentials import draw_incarnation
-    from penstock.meta.raft.recovery import Outlook, look_ahead, recover
 
 else:  # otherwise a misspelt name would pass the type checker
     __getattr__ = lazy_exports(
         __name__,
         {
-            "bootstrap": "Place parse_peers",
+            "members.bootstrap": "Place parse_peers",
             "client": "Place RaftMetaClient",
-            "leader_wait": "StartEvent StartWait",
-            "load": "require_core",
+            "members.leader_wait": "StartEvent StartWait",
+            "group.load": "require_core",
             "network.credentials": "draw_incarnation",
-            "recovery": "Outlook look_ahead recover",
+            "members.recovery": "Outlook look_ahead recover",
         },
     )
 

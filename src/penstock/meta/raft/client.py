@@ -31,8 +31,12 @@ from penstock.meta.controller.controller_loop import ControllerLoop
 from penstock.meta.controller.decisions import OFFLINE, load_of, place_shards, storage_nodes
 from penstock.meta.controller.decommission import last_replica_shards, listed
 from penstock.meta.controller.shard_counts import ShardCounts
-from penstock.meta.raft.admission import Admission
-from penstock.meta.raft.bootstrap import (
+from penstock.meta.raft.group.group_handle import GroupHandle
+from penstock.meta.raft.group.load import require_core
+from penstock.meta.raft.group.raft_group import RaftGroup
+from penstock.meta.raft.group.status import RaftStatus
+from penstock.meta.raft.members.admission import Admission
+from penstock.meta.raft.members.bootstrap import (
     Bootstrap,
     Peer,
     Place,
@@ -42,12 +46,9 @@ from penstock.meta.raft.bootstrap import (
     parse_peers,
     request_peer_status,
 )
-from penstock.meta.raft.group import RaftGroup
-from penstock.meta.raft.group_handle import GroupHandle
-from penstock.meta.raft.leader_wait import StartWait, await_leaders
-from penstock.meta.raft.liveness import Liveness
-from penstock.meta.raft.load import require_core
-from penstock.meta.raft.membership import (
+from penstock.meta.raft.members.leader_wait import StartWait, await_leaders
+from penstock.meta.raft.members.liveness import Liveness
+from penstock.meta.raft.members.membership import (
     MemberGroup,
     Membership,
     maintain_membership,
@@ -63,7 +64,6 @@ from penstock.meta.raft.network.messages import (
 from penstock.meta.raft.network.traffic import ChannelTraffic
 from penstock.meta.raft.network.transport import Probe, Transport, unreached
 from penstock.meta.raft.node import NodeTiming, RaftNode
-from penstock.meta.raft.status import RaftStatus
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine

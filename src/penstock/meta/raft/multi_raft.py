@@ -14,11 +14,11 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import BadRequestError, ClosedError, StoreError
-from penstock.meta.raft.group import GroupOptions, RaftGroup, Send
-from penstock.meta.raft.load import RaftTiming
+from penstock.meta.raft.group.load import RaftTiming
+from penstock.meta.raft.group.raft_group import GroupOptions, RaftGroup, Send
+from penstock.meta.raft.group.snapshots import CHUNK_SIZE
+from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.raft.network.frames import Frame
-from penstock.meta.raft.snapshots import CHUNK_SIZE
-from penstock.meta.raft.status import RaftStatus
 from penstock.meta.storage.database import Batch, Database
 from penstock.meta.storage.groups import GroupName, LogLimits, Machine
 from penstock.platform.log import get_logger

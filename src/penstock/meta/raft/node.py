@@ -19,9 +19,10 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from penstock.errors import ClosedError, StoreError
-from penstock.meta.raft.bootstrap import read_members
-from penstock.meta.raft.group_handle import GroupHandle
-from penstock.meta.raft.load import RaftTiming
+from penstock.meta.raft.group.group_handle import GroupHandle
+from penstock.meta.raft.group.load import RaftTiming
+from penstock.meta.raft.group.status import RaftStatus
+from penstock.meta.raft.members.bootstrap import read_members
 from penstock.meta.raft.multi_raft import MultiRaft
 from penstock.meta.raft.network.credentials import Credentials
 from penstock.meta.raft.network.frames import (
@@ -45,7 +46,6 @@ from penstock.meta.raft.network.messages import (
     PeerStatus,
 )
 from penstock.meta.raft.network.transport import Transport
-from penstock.meta.raft.status import RaftStatus
 from penstock.meta.state.model import Member
 from penstock.meta.state.view import Reader
 from penstock.meta.storage.database import Database

@@ -32,7 +32,7 @@ from penstock.meta.controller.decisions import (
     storage_nodes,
 )
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.raft.bootstrap import group_names
+from penstock.meta.raft.members.bootstrap import group_names
 from penstock.meta.rejections import encode_checked
 from penstock.meta.remote.connection import MetaConnection, serialize
 from penstock.meta.remote.groups import RemoteGroup, RemoteRows

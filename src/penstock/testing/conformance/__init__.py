@@ -17,23 +17,7 @@ is in its `Capabilities`; the tests of what it lacks are skipped, and nothing el
 
 import pytest
 
-for _module in (
-    "bad_input",
-    "bounds",
-    "compaction",
-    "concurrency",
-    "deletes",
-    "harness",
-    "keys",
-    "producers",
-    "reads",
-    "restarts",
-    "shards",
-    "tags",
-    "times",
-    "transactions",
-    "writes",
-):
+for _module in ("cases", "harness"):
     # So that a failed assertion in them shows its values, as in any test module.
     pytest.register_assert_rewrite(f"{__name__}.{_module}")
 

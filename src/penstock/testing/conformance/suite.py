@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from penstock.testing.conformance.bad_input import BadInput
-from penstock.testing.conformance.bounds import Bounded
-from penstock.testing.conformance.compaction import Compaction
-from penstock.testing.conformance.concurrency import Concurrency
-from penstock.testing.conformance.deletes import Deletes
-from penstock.testing.conformance.keys import Keys
-from penstock.testing.conformance.producers import Producers
-from penstock.testing.conformance.reads import Reads
-from penstock.testing.conformance.restarts import Restarts
-from penstock.testing.conformance.retention import Retention
-from penstock.testing.conformance.shards import Shards
-from penstock.testing.conformance.tags import Tags
-from penstock.testing.conformance.times import Times
-from penstock.testing.conformance.transactions import Transactions
-from penstock.testing.conformance.writes import Writes
+from penstock.testing.conformance.cases.bad_input import BadInput
+from penstock.testing.conformance.cases.bounds import Bounded
+from penstock.testing.conformance.cases.compaction import Compaction
+from penstock.testing.conformance.cases.concurrency import Concurrency
+from penstock.testing.conformance.cases.deletes import Deletes
+from penstock.testing.conformance.cases.keys import Keys
+from penstock.testing.conformance.cases.producers import Producers
+from penstock.testing.conformance.cases.reads import Reads
+from penstock.testing.conformance.cases.restarts import Restarts
+from penstock.testing.conformance.cases.retention import Retention
+from penstock.testing.conformance.cases.shards import Shards
+from penstock.testing.conformance.cases.tags import Tags
+from penstock.testing.conformance.cases.times import Times
+from penstock.testing.conformance.cases.transactions import Transactions
+from penstock.testing.conformance.cases.writes import Writes
 
 
 class EngineConformance(

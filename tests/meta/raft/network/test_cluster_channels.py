@@ -17,8 +17,8 @@ from tests.meta.raft.cluster_in_process import ClusterInProcess, free_ports, wai
 from tests.meta.raft.network.two_nodes import Inbox
 
 from penstock.meta import PeerNetwork
-from penstock.meta.raft.bootstrap import Place
 from penstock.meta.raft.client import RaftMetaClient
+from penstock.meta.raft.members.bootstrap import Place
 from penstock.meta.raft.network.handshake import Opener, cluster_tag
 from penstock.meta.raft.network.messages import (
     FRAME_VERSION,

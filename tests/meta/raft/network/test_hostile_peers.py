@@ -18,8 +18,8 @@ from msgspec import msgpack
 from tests.meta.raft.cluster_in_process import ClusterInProcess, send_to, wait_until
 
 from penstock.errors import BadRequestError, DeadlineError, SettingsError
-from penstock.meta.raft.bootstrap import Place
 from penstock.meta.raft.client import RaftMetaClient
+from penstock.meta.raft.members.bootstrap import Place
 from penstock.meta.raft.network import connections
 from penstock.meta.raft.network.credentials import draw_incarnation, load_stored, put_stored
 from penstock.meta.raft.network.handshake import Opener, cluster_tag, mac_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from penstock.cli.arguments import AsJson, Directory
-from penstock.cli.commands import store_output
+from penstock.cli.commands.store import output as store_output
 from penstock.cli.exit_codes import DAMAGED
 from penstock.cli.output import (
     print_fields,

@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 from tests.meta.simulated_database import SimulatedDatabase
 
-from penstock.meta.raft.network.frames import SnapshotAnswer, SnapshotChunk
-from penstock.meta.raft.snapshots import (
+from penstock.meta.raft.group.snapshots import (
     GIVE_UP_TICKS,
     RESEND_TICKS,
     SnapshotReceiving,
     SnapshotSending,
 )
+from penstock.meta.raft.network.frames import SnapshotAnswer, SnapshotChunk
 from penstock.meta.standalone.log import METADATA
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch

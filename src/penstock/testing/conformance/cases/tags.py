@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.engine.contract import StorageEngine
 from penstock.record import Offset, Record
+from penstock.testing.conformance.cases.writes import ODD_TEXTS
 from penstock.testing.conformance.harness import (
     SHARD,
     Conformance,
@@ -11,7 +12,6 @@ from penstock.testing.conformance.harness import (
     put,
     values,
 )
-from penstock.testing.conformance.writes import ODD_TEXTS
 
 
 def tagged(*tags: str, value: bytes = b"v") -> Record:

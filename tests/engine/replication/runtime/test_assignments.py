@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.engine.replication.assignments import AssignmentView
+from penstock.engine.replication.runtime.assignments import AssignmentView
 from penstock.meta import Node, Shard, Topic, TopicConfig, Update, min_insync_of
 from penstock.meta.events import (
     Event,

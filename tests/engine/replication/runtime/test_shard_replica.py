@@ -10,7 +10,7 @@ from tests.engine.replication.simulated_log import SimulatedLog
 
 from penstock.engine.contract import Acks
 from penstock.engine.replication import Assignment
-from penstock.engine.replication.shard_replica import ShardReplica
+from penstock.engine.replication.runtime.shard_replica import ShardReplica
 from penstock.errors import (
     DeadlineError,
     NotEnoughReplicasError,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.errors import DeadlineError
-from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.state.model import Member
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.errors import SetupError
-from penstock.meta.raft.snapshots import delete_generations
+from penstock.meta.raft.group.snapshots import delete_generations
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
 from penstock.meta.storage.groups import GroupName, log_corruption

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from penstock.errors import NotAStoreError, SetupError
 from penstock.meta.controller.decommission import last_replica_shards
-from penstock.meta.raft.bootstrap import group_names, read_members
-from penstock.meta.raft.load import Loaded, is_bootstrapped, load_group
+from penstock.meta.raft.group.load import Loaded, is_bootstrapped, load_group
+from penstock.meta.raft.members.bootstrap import group_names, read_members
 from penstock.meta.raft.network.credentials import Stored, load_stored, put_stored
 from penstock.meta.rejections import encode_checked
 from penstock.meta.standalone.log import METADATA

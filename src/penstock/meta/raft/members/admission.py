@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.errors import StoreError
-from penstock.meta.raft.bootstrap import Peer
+from penstock.meta.raft.members.bootstrap import Peer
 from penstock.meta.raft.network.credentials import Credentials, owns_incarnation
 from penstock.meta.raft.network.messages import JoinRequest, PeerStatus
 from penstock.meta.state.model import Member

@@ -14,8 +14,8 @@ from tests.meta.raft.test_serve_cluster import Servers
 
 import penstock
 from penstock.errors import DeadlineError, RetryableError
-from penstock.meta.raft.leader_wait import StartEvent, await_leaders
-from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.group.status import RaftStatus
+from penstock.meta.raft.members.leader_wait import StartEvent, await_leaders
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
 from penstock.testing.manual_clock import ManualClock

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.arguments import AsJson, ShardName, read_shard
-from penstock.cli.commands import tier_output
+from penstock.cli.commands.tier import output as tier_output
 from penstock.cli.exit_codes import DAMAGED
 from penstock.cli.output import print_line, progress_bar, step_progress
 from penstock.engine.segment import SegmentSettings, SegmentStore

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from penstock.errors import BadRequestError, RetryableError, StoreError
 from penstock.meta.controller.decisions import Leadership, raft_transfers
+from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.raft.network.messages import HandshakeAccepted, HandshakeRejected, JoinRequest
-from penstock.meta.raft.status import RaftStatus
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.groups import GroupName

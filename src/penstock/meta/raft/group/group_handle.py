@@ -10,9 +10,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.errors import BadRequestError, StaleReadError, StoreError
 from penstock.meta.client_api.local_reads import ANY_AGE, LocalRows, current
-from penstock.meta.raft.group import RaftGroup
-from penstock.meta.raft.pending_requests import Proposal
-from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.group.pending_requests import Proposal
+from penstock.meta.raft.group.raft_group import RaftGroup
+from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.state.view import Reader
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.groups import GroupName, Machine, decode_proposal

@@ -9,8 +9,8 @@ from typing import Final
 from penstock.errors import StoreError
 from penstock.meta.client_api.broker_lease import BrokerLease
 from penstock.meta.controller.failure_detector import FailureDetector, Probe
-from penstock.meta.raft.group_handle import GroupHandle
-from penstock.meta.raft.heartbeats import Heartbeats
+from penstock.meta.raft.group.group_handle import GroupHandle
+from penstock.meta.raft.members.heartbeats import Heartbeats
 from penstock.meta.raft.network.frames import Beat, BeatAnswer
 from penstock.meta.raft.node import RaftNode
 from penstock.meta.state.constants import OFFLINE, REPLICATION_ROLE

@@ -20,8 +20,8 @@ from penstock.cli.arguments import (
     read_shard,
     read_time,
 )
-from penstock.cli.commands import store_output
-from penstock.cli.commands.store_repair_output import print_repair
+from penstock.cli.commands.store import output as store_output
+from penstock.cli.commands.store.repair_output import print_repair
 from penstock.cli.exit_codes import DAMAGED
 from penstock.cli.output import progress_bar, step_progress
 from penstock.engine.segment import ReadOnlyStore, SegmentSettings, inspect

@@ -14,9 +14,9 @@ from tests.meta.raft.simulated_cluster import GROUPS
 from typer.testing import CliRunner
 
 from penstock.cli import build
-from penstock.meta.raft.load import load_group
+from penstock.meta.raft.group.load import load_group
+from penstock.meta.raft.members.recovery import look_ahead, make_alone, recover
 from penstock.meta.raft.network.credentials import draw_incarnation
-from penstock.meta.raft.recovery import look_ahead, make_alone, recover
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, RocksDatabase
 

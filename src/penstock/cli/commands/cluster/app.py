@@ -9,9 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.commands.cluster_recovery import recover
-from penstock.cli.commands.cluster_replicas import elect, quarantine, replica_lines
-from penstock.cli.commands.cluster_up import up
+from penstock.cli.commands.cluster.recovery import recover
+from penstock.cli.commands.cluster.replicas import elect, quarantine, replica_lines
+from penstock.cli.commands.cluster.up import up
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.errors import (

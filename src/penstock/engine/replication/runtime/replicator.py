@@ -19,7 +19,6 @@ from typing import Final, Protocol
 
 from penstock.engine.contract import ReplicatedEngine
 from penstock.engine.replication.assignment import Assignment
-from penstock.engine.replication.assignments import AssignmentView, MetadataChange
 from penstock.engine.replication.core import CoreOptions, ReplicaCore
 from penstock.engine.replication.effects import (
     Assigned,
@@ -35,11 +34,12 @@ from penstock.engine.replication.effects import (
 from penstock.engine.replication.log import ReplicaLog
 from penstock.engine.replication.message_codec import decode_message, encode_message
 from penstock.engine.replication.messages import Message
-from penstock.engine.replication.peer_channel import PeerChannel
-from penstock.engine.replication.proposals import Proposals, ReplicaMetadata
-from penstock.engine.replication.shard_replica import ShardReplica
-from penstock.engine.replication.syncs import Syncs
-from penstock.engine.replication.takeovers import Takeovers
+from penstock.engine.replication.runtime.assignments import AssignmentView, MetadataChange
+from penstock.engine.replication.runtime.peer_channel import PeerChannel
+from penstock.engine.replication.runtime.proposals import Proposals, ReplicaMetadata
+from penstock.engine.replication.runtime.shard_replica import ShardReplica
+from penstock.engine.replication.runtime.syncs import Syncs
+from penstock.engine.replication.runtime.takeovers import Takeovers
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta import Update

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.meta.client_api.broker_lease import LEASE_MS, BrokerLease
-from penstock.meta.raft.heartbeats import Heartbeats
+from penstock.meta.raft.members.heartbeats import Heartbeats
 from penstock.meta.raft.network.frames import Beat, BeatAnswer
 from penstock.testing import ManualClock
 

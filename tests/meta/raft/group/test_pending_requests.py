@@ -13,7 +13,7 @@ from tests.meta.raft.cluster_in_process import ClusterInProcess
 from penstock.errors import ClosedError, DeadlineError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.raft.pending_requests import Proposal, Proposals
+from penstock.meta.raft.group.pending_requests import Proposal, Proposals
 from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.offsets.commands import OffsetRequest, SaveOffsets
 from penstock.meta.state.offsets.machine import encode_request

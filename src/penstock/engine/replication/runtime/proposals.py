@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from penstock.engine.replication.effects import LeaveInSync, ProposeInSync
-from penstock.engine.replication.peer_channel import PeerChannel
+from penstock.engine.replication.runtime.peer_channel import PeerChannel
 from penstock.errors import StoreError
 from penstock.platform.log import get_logger
 

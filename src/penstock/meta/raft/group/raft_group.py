@@ -25,8 +25,8 @@ from msgspec import Struct
 
 from penstock._native import RaftCore
 from penstock.errors import StoreError
-from penstock.meta.raft.entry_log import EntryLog
-from penstock.meta.raft.load import (
+from penstock.meta.raft.group.entry_log import EntryLog
+from penstock.meta.raft.group.load import (
     CoreConfiguration,
     Loaded,
     RaftTiming,
@@ -35,16 +35,16 @@ from penstock.meta.raft.load import (
     load_group,
     timeout_now,
 )
-from penstock.meta.raft.network.frames import Frame, RaftMessage, SnapshotAnswer, SnapshotChunk
-from penstock.meta.raft.pending_requests import Proposal, Proposals, ReadDone, Reads
-from penstock.meta.raft.snapshots import (
+from penstock.meta.raft.group.pending_requests import Proposal, Proposals, ReadDone, Reads
+from penstock.meta.raft.group.snapshots import (
     CHUNK_SIZE,
     SnapshotReceiving,
     SnapshotSendings,
     delete_generations,
     pinned_state,
 )
-from penstock.meta.raft.status import Hearing, RaftStatus
+from penstock.meta.raft.group.status import Hearing, RaftStatus
+from penstock.meta.raft.network.frames import Frame, RaftMessage, SnapshotAnswer, SnapshotChunk
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
 from penstock.meta.storage.groups import (

@@ -7,6 +7,7 @@ import pytest
 from penstock.engine.contract import AdapterOffsetStrategy, StorageEngine
 from penstock.errors import ProducerFencedError, RecordTooLargeError, ShardSealedError
 from penstock.record import Offset, Producer, Record, ShardId
+from penstock.testing.conformance.cases.writes import ODD_TEXTS
 from penstock.testing.conformance.harness import (
     FIRST,
     SHARD,
@@ -18,7 +19,6 @@ from penstock.testing.conformance.harness import (
     read_all,
     values,
 )
-from penstock.testing.conformance.writes import ODD_TEXTS
 
 
 class Restarts(Conformance):

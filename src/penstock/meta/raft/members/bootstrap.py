@@ -29,7 +29,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta.client import StartProof
-from penstock.meta.raft.load import initial_rows, is_bootstrapped
+from penstock.meta.raft.group.load import initial_rows, is_bootstrapped
 from penstock.meta.raft.network.credentials import Credentials, Stored, load_stored, put_stored
 from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (

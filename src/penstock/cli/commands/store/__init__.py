@@ -1,0 +1,1 @@
+"""`penstock store`: the commands in `app`, what they print in `output` and `repair_output`."""

@@ -1,0 +1,1 @@
+"""`penstock tier`: the commands in `app`, what they print in `output`."""

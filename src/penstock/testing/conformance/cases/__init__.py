@@ -1,0 +1,1 @@
+"""The parts of the suite, one for each subject of the contract."""
