@@ -9,7 +9,7 @@ import pytest
 from tests.engine.segment.replica.replica_pair import SHARD, Pair, commit_all, copy_all, logs_of
 from tests.engine.segment.rig import Rig, create, fill, record, values
 
-from penstock.engine.segment.replica.holes import encode_hole
+from penstock.engine.segment.replica.holes import Hole, decode_hole, encode_hole
 from penstock.engine.segment.replica.replica_log import SegmentReplicaLog
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import (
@@ -161,7 +161,7 @@ def test_a_damaged_range_appends_nothing(pair: Pair) -> None:
     fill(pair.leader.store, SHARD, 3)
     read, _ = logs_of(pair.leader.store)[0].read_range(0, 1000)
     theirs = logs_of(pair.follower.store)[0]
-    for damaged in (read[:-9] + b"x" + read[-8:], read[100:], b"", encode_hole(5, 7)):
+    for damaged in (read[:-9] + b"x" + read[-8:], read[100:], b"", encode_hole(Hole(5, 7))):
         with pytest.raises(CorruptionError):
             theirs.append_range(damaged)
     assert theirs.end == 0
@@ -449,6 +449,42 @@ def test_given_up_records_are_holes_on_every_replica(pair: Pair) -> None:
         assert (data.damaged_at, data.end) == (None, 10)
 
 
+def test_holes_keep_the_epochs_of_the_records_that_they_replace(pair: Pair) -> None:
+    store = pair.leader.store
+    fill(store, SHARD, 3)
+    data = logs_of(store)[0]
+    for epoch in (5, 6):
+        data.begin_epoch(epoch)
+        fill(store, SHARD, 2)
+    for offset in range(2, 6):
+        position = store._table.get(SHARD).position_of(offset)
+        assert position is not None
+        flip(store, position + 100)
+        with pytest.raises(CorruptionError):
+            data.read_range(offset, 1000)
+        data.give_up_damaged()
+    copy_all(pair)
+    theirs = logs_of(pair.follower.store)[0]
+    assert theirs.end == data.end == 7
+    for rig in (pair.leader, pair.follower):
+        for _ in range(2):
+            log = logs_of(rig.store)[0]
+            assert [log.epoch_end(epoch)[1] for epoch in (4, 5, 6)] == [3, 5, 7]
+            rig.store.checkpoint()
+            rig.kill()
+
+
+@pytest.mark.parametrize("hole", [Hole(3, 9), Hole(3, 9, 4)])
+def test_a_damaged_hole_is_refused(hole: Hole) -> None:
+    data = encode_hole(hole)
+    assert decode_hole(data) == hole
+    for position in (0, 10, 20, len(data) - 6):
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        with pytest.raises(ValueError, match="checksum"):
+            decode_hole(bytes(damaged))
+
+
 def bounds_of(log: SegmentReplicaLog) -> tuple[int | None, int, int]:
     return log.damaged_at, log.safe, log.end
 
@@ -462,7 +498,7 @@ def flip(store: SegmentStore, position: int) -> None:
 
 def test_a_write_of_another_kind_is_not_confused_with_a_hole(pair: Pair) -> None:
     store = pair.leader.store
-    store.append(SHARD, Record(encode_hole(0, 5)))
+    store.append(SHARD, Record(encode_hole(Hole(0, 5))))
     copy_all(pair)
     assert logs_of(pair.follower.store)[0].end == 1
 

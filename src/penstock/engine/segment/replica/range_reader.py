@@ -21,7 +21,6 @@ from penstock.codec.select import core
 from penstock.engine.segment.log.commit_log import CommitLog
 from penstock.engine.segment.queue.lookup import lost_record, without_gap
 from penstock.engine.segment.queue.shard import ShardLog
-from penstock.engine.segment.replica.holes import encode_hole
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind
 
@@ -38,15 +37,16 @@ class RangeReader:
         self._log: Final = log
         self._repair: Final = repair
 
-    def read(self, shard: ShardLog, offset: int, max_size: int) -> tuple[bytes, int]:
-        """Return whole records and groups from `offset` on, at least one, or the hole that is
-        there, and the offset after them. Raise `CorruptionError` when the first cannot be read."""
+    def hole_end(self, shard: ShardLog, offset: int) -> int | None:
+        """Return where the hole ends that `offset` is in; None when a record is due there."""
         end = shard.state.hole_end(offset)
         if end is None:
             end = self._deleted_and_lost(shard, offset)
-        if end is not None:
-            end = min(end, shard.next_offset, offset + GAP_MAX)
-            return encode_hole(offset, end), end
+        return None if end is None else min(end, shard.next_offset, offset + GAP_MAX)
+
+    def read(self, shard: ShardLog, offset: int, max_size: int) -> tuple[bytes, int]:
+        """Return whole records and groups from `offset` on, at least one, and the offset after
+        them. Raise `CorruptionError` when the first cannot be read."""
         # A group fills a file at most, and the other log must have room for it.
         max_size = min(max_size, self._log.files.file_size // 2)
         try:

@@ -24,7 +24,7 @@ from penstock.engine.segment.queue.lookup import Query
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.read.page_reader import PageReader
 from penstock.engine.segment.replica.damage import end_of_damage, start_of_group
-from penstock.engine.segment.replica.holes import decode_hole
+from penstock.engine.segment.replica.holes import Hole, decode_hole, encode_hole
 from penstock.engine.segment.replica.range_reader import RangeReader
 from penstock.errors import BadRequestError, CorruptionError, RequestError
 from penstock.platform.log import get_logger
@@ -160,11 +160,24 @@ class SegmentReplicaLog:
             raise BadRequestError(
                 f"offset {offset} of {self._log.shard.name!r} is not in [{self.start}, {self.end})"
             )
+        ranges = self._parts.ranges
         try:
-            return self._parts.ranges.read(self._log, offset, max_size)
+            end = ranges.hole_end(self._log, offset)
+            if end is not None:
+                return self._read_hole(offset, end)
+            return ranges.read(self._log, offset, max_size)
         except CorruptionError:
             self._record_damage(offset)
             raise
+
+    def _read_hole(self, offset: int, end: int) -> tuple[bytes, int]:
+        """Return the part of a hole that is of one leader epoch."""
+        entries = self._epochs()
+        above = bisect_right(entries, offset, key=lambda entry: entry[1])
+        end = min(end, entries[above][1]) if above < len(entries) else end
+        epoch, first = entries[above - 1]
+        begins = first == offset and epoch > 0
+        return encode_hole(Hole(offset, end, epoch if begins else None)), end
 
     def _record_damage(self, offset: int) -> None:
         known = self._damaged_at
@@ -177,19 +190,22 @@ class SegmentReplicaLog:
             if hole is None:
                 self._parts.commands.copy_replica(self._log, data)
             else:
-                self._skip(*hole)
+                self._skip(hole)
         except (BadRequestError, ValueError) as error:
             path = self._log.log.files.directory
             reason = f"records of {self._log.shard.name!r} from another node: {error}"
             raise CorruptionError(path, position=self.end, reason=reason) from error
 
-    def _skip(self, first: int, end: int) -> None:
-        log = self._log
+    def _skip(self, hole: Hole) -> None:
+        log, first = self._log, hole.first
         with log.log.lock, log.lock:
             if first != log.next_offset:
                 raise BadRequestError(f"a hole from {first} on does not follow {log.next_offset}")
-            log.log.appender.skip_offsets(log.handle, end)
-            log.state.add_hole(first, end)
+            log.log.appender.skip_offsets(log.handle, hole.end)
+            log.state.add_hole(first, hole.end)
+            if hole.epoch is not None:
+                log.state.add_epoch(hole.epoch, first)
+                log.update_admission()
         self._parts.store.checkpointer.touch(log)
 
     def cut(self, offset: int) -> None:
