@@ -114,11 +114,13 @@ class StorageEngineHandler(StableReads):
         producer: Producer | None = None,
         acks: Acks = Acks.ALL,
         on_committed: OnCommitted | None = None,
+        is_local: bool = False,
     ) -> Written:
         """Append records, all or none. This waits for the replicas as `acks` says, or calls
-        `on_committed` when they have the records."""
+        `on_committed` when they have the records. `is_local`: another node is not asked; this
+        raises `NotLeaderError` when one leads."""
         entry = self.find(shard_name)
-        engine = entry.writer or self._find_writer(entry)
+        engine = entry.writer or self._find_writer(entry, is_local=is_local)
         epoch = NOT_REPLICATED if entry.replica is None else _begin_write(entry, engine, acks)
         try:
             if acks is not Acks.ALL and isinstance(engine, ForwardingEngine):
@@ -176,7 +178,7 @@ class StorageEngineHandler(StableReads):
     ) -> Written:
         """Append a checked Kafka batch to a shard whose engine keeps such; see `BatchEngine`, and
         `batch_write` for `acks` and `on_committed`."""
-        engine = entry.writer or self._find_own_writer(entry)
+        engine = entry.writer or self._find_writer(entry, is_local=True)
         if not isinstance(engine, BatchEngine):
             raise NotSupportedError(f"the engine of {entry.name!r} keeps no batches")
         epoch = NOT_REPLICATED if entry.replica is None else _begin_write(entry, engine, acks)

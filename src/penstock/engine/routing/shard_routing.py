@@ -160,14 +160,12 @@ class ShardRouting:
             raise NotLeaderError(entry.name, leader=None if leader is None else str(leader))
         _check_replica(entry)
 
-    def _find_own_writer(self, entry: ShardEntry) -> StorageEngine:
-        self.check_led(entry)
-        return self._find_writer(entry)
-
     def _reader(self, entry: ShardEntry) -> StorageEngine:
         return entry.reader or self._find_reader(entry)
 
-    def _find_writer(self, entry: ShardEntry) -> StorageEngine:
+    def _find_writer(self, entry: ShardEntry, *, is_local: bool = False) -> StorageEngine:
+        if is_local:
+            self.check_led(entry)
         with self.cache.lock:
             meta, active = entry.meta, entry.active
         if meta is None or active is None:
@@ -178,6 +176,9 @@ class ShardRouting:
         if answer is Answer.NO:
             raise ShardSealedError(entry.name)
         if meta.leader != self.node_id:
+            if is_local:  # since the check above
+                leader = None if meta.leader is None else str(meta.leader)
+                raise NotLeaderError(entry.name, leader=leader)
             return self._other_node(entry, meta.leader)
         _check_replica(entry)
         engine = self.open_shard(entry)

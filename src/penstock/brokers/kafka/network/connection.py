@@ -62,6 +62,7 @@ class Connection:
         "id",
         "last_active",
         "peer",
+        "producing",
         "socket",
     )
 
@@ -84,6 +85,8 @@ class Connection:
         """Called when the connection ends while a request waits."""
         self.fetching: Closable | None = None
         """Fetch's state of this connection."""
+        self.producing: object = None
+        """Produce's state of this connection."""
         self._in: Final = buffer
         self._out: Final = SendQueue(connected)
         self._dispatch: Final = dispatch

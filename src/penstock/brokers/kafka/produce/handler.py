@@ -25,8 +25,15 @@ from penstock.brokers.kafka.produce.decompression import (
     InflationPool,
     request_limit,
 )
-from penstock.brokers.kafka.produce.partition_writer import PartitionWriter, Result, Verdict
+from penstock.brokers.kafka.produce.partition_writer import (
+    NO_PRODUCER,
+    PartitionWriter,
+    Result,
+    Verdict,
+)
 from penstock.brokers.kafka.produce.pending_commits import PendingCommits, acks_of
+from penstock.brokers.kafka.produce.refused_batches import NumberedBatch, RefusedBatches
+from penstock.brokers.kafka.wire.batch_header import HEAD, HEAD_SIZE, BatchHead
 from penstock.brokers.kafka.wire.batch_validation import BadBatchError, Checked
 from penstock.brokers.kafka.wire.cursor import MalformedRequestError
 from penstock.brokers.kafka.wire.schema import response_layout, write_varint
@@ -41,6 +48,10 @@ _TOO_LARGE: Final = int(ErrorCode.message_too_large)
 _ACKS: Final = frozenset({-1, 0, 1})
 _HEAD: Final = Struct(">ii")
 _NOTHING: Final = memoryview(b"")
+_AFTER_REFUSED: Final = Result(
+    int(ErrorCode.not_leader_or_follower),
+    message="an earlier batch of this producer was refused; send that one first",
+)
 
 
 class _Write(NamedTuple):
@@ -58,6 +69,8 @@ class _Request(NamedTuple):
     """Whether a write could wait for a device."""
     is_replicated: bool
     """Whether a write could wait for other nodes."""
+    refused: RefusedBatches
+    """Of the connection."""
 
 
 _Verdict = Verdict | None
@@ -66,6 +79,7 @@ _Verdict = Verdict | None
 
 class _Written(NamedTuple):
     results: list[Result]
+    verdicts: list[_Verdict]
 
 
 def _grown(verdict: _Verdict) -> int:
@@ -96,7 +110,7 @@ class ProduceHandler:
         self, connection: Connection, version: int, correlation_id: int, body: memoryview
     ) -> bool:
         try:
-            request = self._parse(version, body)
+            request = self._parse(connection, version, body)
         except ValueError as bad:
             raise MalformedRequestError(f"Produce: {bad}") from bad
         if request.may_wait:
@@ -110,7 +124,9 @@ class ProduceHandler:
             # The batches are appended now: nothing of the request's bytes is needed later.
             commits = PendingCommits(request.acks)
             results = self._write_all(request, verdicts, commits)
-            self._respond_later(connection, version, correlation_id, request, results, commits)
+            self._respond_later(
+                connection, version, correlation_id, request, verdicts, results, commits
+            )
             return False
         results = self._write_all(request, verdicts, None)
         self._count_errors(results)
@@ -171,6 +187,30 @@ class ProduceHandler:
         verdict: _Verdict,
         commits: PendingCommits | None,
     ) -> Result:
+        refused = request.refused
+        batch = _numbered(request.writes[index], verdict) if refused else None
+        if batch is not None and refused.must_wait(batch):
+            result = _AFTER_REFUSED
+        else:
+            result = self._append(request, index, verdict, commits)
+        if batch is None:
+            if not result.code:
+                return result  # as nearly always
+            batch = _numbered(request.writes[index], verdict)
+            if batch is None:
+                return result
+        if refused.code_of(batch, result.code) != result.code:
+            result = _AFTER_REFUSED
+        refused.record(batch, result.code)
+        return result
+
+    def _append(
+        self,
+        request: _Request,
+        index: int,
+        verdict: _Verdict,
+        commits: PendingCommits | None,
+    ) -> Result:
         write = request.writes[index]
         assert verdict is not None, "checked before"
         if write.partition is None:
@@ -210,14 +250,18 @@ class ProduceHandler:
         version: int,
         correlation_id: int,
         request: _Request,
+        verdicts: Sequence[_Verdict],
         results: list[Result],
         commits: PendingCommits,
     ) -> None:
         """Respond when the replicas have the batches that were written."""
+        # Nothing that refers to the receive buffer, which is reused; errors do, by their frames.
         writes = [write._replace(records=_NOTHING) for write in request.writes]
+        kept = request._replace(writes=writes)
+        checked = [one if isinstance(one, Checked) else None for one in verdicts]
 
         async def respond() -> None:
-            final = await _committed(results, commits)
+            final = await _committed(kept, checked, results, commits)
             self._count_errors(final)
             connection.respond([_encode(version, correlation_id, writes, final)])
 
@@ -270,7 +314,7 @@ class ProduceHandler:
         if verdicts is None:
             begun = await self._broker.run_blocking(lambda: self._begin(request, commits))
             if isinstance(begun, _Written):
-                return await _committed(begun.results, commits)
+                return await _committed(request, begun.verdicts, begun.results, commits)
             verdicts = begun
         budget = request_limit(size, self._broker.settings.batch_inflated_size_max)
         open_verdicts = verdicts
@@ -294,7 +338,8 @@ class ProduceHandler:
             await self._broker.run_blocking(write_rest)
         else:
             write_rest()
-        return await _committed([results[index] for index in range(len(open_verdicts))], commits)
+        in_order = [results[index] for index in range(len(open_verdicts))]
+        return await _committed(request, open_verdicts, in_order, commits)
 
     def _begin(
         self, request: _Request, commits: PendingCommits | None
@@ -303,11 +348,11 @@ class ProduceHandler:
         verdicts = self._check_quickly(request)
         if None in verdicts:
             return verdicts
-        return _Written(self._write_all(request, verdicts, commits))
+        return _Written(self._write_all(request, verdicts, commits), verdicts)
 
     # Parsing
 
-    def _parse(self, version: int, body: memoryview) -> _Request:
+    def _parse(self, connection: Connection, version: int, body: memoryview) -> _Request:
         parsed = self._parse_request(body, version >= _FIRST_FLEXIBLE)
         transactional_id, acks, topics = parsed
         writes: list[_Write] = []
@@ -320,23 +365,48 @@ class ProduceHandler:
                     may_wait |= partition.may_wait
                     is_replicated |= partition.is_replicated
                 writes.append(_Write(name, index, partition, body[start:end]))
-        return _Request(transactional_id, acks, writes, may_wait, is_replicated)
+        refused = connection.producing
+        if not isinstance(refused, RefusedBatches):
+            refused = connection.producing = RefusedBatches()
+        return _Request(transactional_id, acks, writes, may_wait, is_replicated, refused)
 
 
 # Responding
 
 
-async def _committed(results: list[Result], commits: PendingCommits | None) -> list[Result]:
+async def _committed(
+    request: _Request,
+    verdicts: Sequence[_Verdict],
+    results: list[Result],
+    commits: PendingCommits | None,
+) -> list[Result]:
     """Return the results of a request when the replicas have its batches, or will not."""
     if commits is None:
         return results
-    errors = await commits.wait()
-    return [
-        Result(int(code_of(errors[index])), message=str(errors[index]))
-        if index in errors
-        else result
-        for index, result in enumerate(results)
-    ]
+    final = list(results)
+    for index, error in (await commits.wait()).items():
+        final[index] = Result(int(code_of(error)), message=str(error))
+        batch = _numbered(request.writes[index], verdicts[index])
+        if batch is not None:
+            # Another leader may cut it off before the next one is written.
+            request.refused.record(batch, final[index].code)
+    return final
+
+
+def _numbered(write: _Write, verdict: _Verdict) -> NumberedBatch | None:
+    """Return the numbers of an idempotent producer's batch; None for others."""
+    head: Checked | BatchHead
+    if isinstance(verdict, Checked):
+        head = verdict
+    elif write.partition is None and len(write.records) >= HEAD_SIZE:
+        head = BatchHead._make(HEAD.unpack_from(write.records))
+    else:
+        return None
+    if head.producer_id == NO_PRODUCER:
+        return None
+    return NumberedBatch(
+        write.topic, write.partition_id, head.producer_id, head.producer_epoch, head.sequence
+    )
 
 
 class _AckForm:

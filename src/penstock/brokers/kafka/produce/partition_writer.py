@@ -122,6 +122,8 @@ class PartitionWriter:
             ):
                 self._check_times(partition, records, now_ms)
             if verdict.is_transactional:
+                # First: only the leader knows the transactions of a shard.
+                partition.driver.check_led(partition.entry)
                 code = self._broker.transactions.check_write(
                     partition.shard, producer_id, verdict.producer_epoch, transactional_id
                 )
@@ -198,13 +200,13 @@ class PartitionWriter:
             records = records_of(body, partition.tag_header)
             if partition.settings.has_append_time:
                 records = [replace(record, timestamp_ms=now_ms) for record in records]
-            partition.driver.check_led(partition.entry)
             return partition.driver.batch_write(
                 partition.shard,
                 records,
                 producer=producer,
                 acks=commit.acks,
                 on_committed=commit.on_committed,
+                is_local=True,
             )
         stored: bytes | memoryview = body
         newest = checked.newest_ms

@@ -18,7 +18,6 @@ from penstock.engine.contract import Acks, OnCommitted
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.log import ReplicaLog
 from penstock.errors import (
-    BusyError,
     DeadlineError,
     NotEnoughReplicasError,
     NotLeaderError,
@@ -134,7 +133,8 @@ class ShardReplica:
             error = self._end_of_wait(epoch)
             is_over = error is not None or self.logs[0].commit >= end
             if not is_over and len(self._waiters) >= WAITERS_MAX:
-                error = BusyError(
+                # Not `BusyError`: that says that nothing was written.
+                error = DeadlineError(
                     f"{WAITERS_MAX} writes to {self._name!r} wait for replicas, which is the "
                     "limit; the outcome is unknown, try again"
                 )
