@@ -37,11 +37,11 @@ NODE = re.compile(r"node (\d)  storage API (\S+)  Kafka (\S+)  http://(\S+)/heal
 
 
 class Up:
-    """A `penstock cluster up` of a test's own."""
+    """A `penstock cluster up`, or another command that supervises nodes, of a test's own."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, command: list[str] = COMMAND) -> None:
         self.process = subprocess.Popen(
-            [*COMMAND, "--data", str(directory), *options],
+            [*command, "--data", str(directory), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -15,7 +15,7 @@ from penstock.cli.descriptors import fit_connections, raise_limit
 from penstock.cli.gc_tuning import limit_gc_pauses
 from penstock.cli.output import print_line
 from penstock.cli.startup import gc_disabled
-from penstock.errors import RetryableError
+from penstock.errors import NotAStoreError, RetryableError
 from penstock.meta.raft import StartEvent
 from penstock.platform.addresses import with_port
 from penstock.platform.log import configure_program, get_logger
@@ -26,6 +26,9 @@ from penstock.settings.redaction import redact_setting
 
 _log: Final = get_logger(__name__)
 _SIGNAL_WAIT_S: Final = 0.5
+_WORKERS_MAX: Final = 64
+_WORKERS: Final = "cluster.json"
+"""A file of directories that hold several nodes: see `local_cluster.supervised_directory`."""
 
 Config = Annotated[
     str | None, typer.Option("--config", "-c", metavar="FILE", help="TOML settings file.")
@@ -75,11 +78,24 @@ def serve(
     kafka_port: Annotated[
         int | None, typer.Option("--kafka-port", help="Port of the Kafka protocol.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            min=1,
+            max=_WORKERS_MAX,
+            help="Run N nodes of one cluster on this machine, in DIR/node-1 to DIR/node-N. Node 2 "
+            "has the ports of node 1 plus 10, and so on. A node that dies is started again.",
+        ),
+    ] = None,
     overrides: Overrides = [],  # noqa: B006 - typer's way to say "none given"
 ) -> None:
-    """Run a node on a data directory until SIGINT or SIGTERM.
+    """Run a node, or several, on a data directory until SIGINT or SIGTERM.
 
     Example: [b]penstock serve --data data --set broker.flush_disk_type=SYNC_FLUSH[/b]
+
+    Example: [b]penstock serve --data data --workers 3[/b]
     """
     settings = effective_settings(
         config,
@@ -90,6 +106,20 @@ def serve(
         kafka__port=kafka_port,
     )
     os.umask(0o077)  # for RocksDB, which creates its files with the process's mask
+    if workers is not None:
+        from penstock.cli.commands.serve_workers import serve_options, serve_workers
+
+        serve_workers(data, workers, settings, serve_options(config, host, overrides))
+    else:
+        _serve_node(data, settings)
+
+
+def _serve_node(data: str, settings: Settings) -> None:
+    if os.path.isfile(os.path.join(data, _WORKERS)):
+        raise NotAStoreError(
+            f"{data} holds the nodes of several workers; add --workers N, or name the directory "
+            "of one node"
+        )
     as_json = settings.log.format == "json"
     configure_program(level=settings.log.level, as_json=as_json)
     settings = fit_connections(settings, raise_limit())

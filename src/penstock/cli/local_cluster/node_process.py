@@ -1,7 +1,8 @@
 """One node of a local cluster: its process, its output and its health.
 
 Everything that the node writes to standard error goes to its log file, which is replaced at
-`_LOG_SIZE_MAX`; warnings, errors and lines that are not log lines are passed on as well.
+`_LOG_SIZE_MAX`; warnings, errors and lines that are not log lines are passed on as well. A node
+without a log file has all its lines passed on.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Final
 
 import msgspec
 
-from penstock.cli.local_cluster.directory import HOST, ClusterDirectory, NodePorts
+from penstock.cli.local_cluster.node_ports import NodePorts
+from penstock.cli.local_cluster.supervised_directory import SupervisedDirectory
+from penstock.platform.addresses import bare_host
 
 _LOG_SIZE_MAX: Final = 16 << 20
 _LINE_MAX: Final = 16_384
@@ -36,7 +40,7 @@ Show = Callable[[int, str], None]
 class NodeProcess:
     """Runs one node; a stopped one can be started again."""
 
-    def __init__(self, directory: ClusterDirectory, ports: NodePorts, show: Show) -> None:
+    def __init__(self, directory: SupervisedDirectory, ports: NodePorts, show: Show) -> None:
         self._directory: Final = directory
         self._show: Final = show
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,10 +60,10 @@ class NodeProcess:
     def start(self) -> None:
         """Start the process. Call it in the main thread: the node ends with the thread that started
         it."""
+        launch = self._directory.launch(self.node)
         command = [
             *(sys.executable, "-m", "penstock.cli.local_cluster.child", str(os.getpid())),
-            *("serve", "--data", str(self._directory.data(self.node))),
-            *("--config", str(self._directory.config(self.node))),
+            *("serve", *launch.arguments),
         ]
         self.last_words = ""
         self._process = subprocess.Popen(
@@ -67,39 +71,30 @@ class NodeProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=launch.environment,
             process_group=0,  # Ctrl-C reaches the supervisor alone, which stops the nodes
         )
         assert self._process.stderr is not None
         self._reader = threading.Thread(
-            target=self._read, args=(self._process.stderr,), name=f"output-{self.node}", daemon=True
+            target=self._read,
+            args=(self._process.stderr, launch.log),
+            name=f"output-{self.node}",
+            daemon=True,
         )
         self._reader.start()
 
-    def _read(self, output: IO[bytes]) -> None:
-        path = self._directory.log(self.node)
+    def _read(self, output: IO[bytes], log: Path | None) -> None:
         is_shown = False
-        log = path.open("ab")
-        try:
+        with output, _LogFile(log) as file:
             while line := output.readline(_LINE_MAX):
-                if log.tell() > _LOG_SIZE_MAX:
-                    log.close()
-                    path.replace(path.with_name("log.1"))
-                    log = path.open("ab")
-                log.write(line)
-                log.flush()
+                problem = file.write(line)
+                if problem:
+                    self._show(self.node, problem)
                 is_shown = _is_shown(line, after_shown=is_shown)
-                if is_shown:
+                if is_shown or log is None:
                     text = line.decode("utf-8", "replace").rstrip()
-                    self.last_words = text or self.last_words
+                    self.last_words = (is_shown and text) or self.last_words
                     self._show(self.node, text)
-        except OSError as error:
-            self._show(self.node, f"{path} cannot be written: {error.strerror}")
-            while output.read(_LINE_MAX):
-                pass  # else the node would wait for a reader of its output
-        finally:
-            log.close()
-            output.close()
 
     def exit_code(self) -> int | None:
         """Return the exit code if the process has ended."""
@@ -117,7 +112,9 @@ class NodeProcess:
     def problem(self) -> str:
         """Return why the node is not ready; empty: it serves all clients."""
         try:
-            probe = http.client.HTTPConnection(HOST, self.ports.http, timeout=_PROBE_S)
+            probe = http.client.HTTPConnection(
+                bare_host(self.ports.near_host), self.ports.http, timeout=_PROBE_S
+            )
             try:
                 probe.request("GET", "/health")
                 answer = probe.getresponse()
@@ -128,7 +125,45 @@ class NodeProcess:
             return "starting"
         if answer.status != http.HTTPStatus.OK:
             return _reason(body)
-        return "" if _accepts(self.ports.kafka) else "opening its ports"
+        return "" if _accepts_kafka(self.ports) else "opening its ports"
+
+
+class _LogFile:
+    """The output of a node, in a file of bounded size. After an error nothing is written: a node
+    must not wait for a reader of its output."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path: Final = path
+        self._file: IO[bytes] | None = None
+        self._is_broken = False
+
+    def __enter__(self) -> _LogFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, line: bytes) -> str:
+        """Write a line; return why that is not possible, once."""
+        if self._path is None or self._is_broken:
+            return ""
+        try:
+            self._append(self._path, line)
+        except OSError as error:
+            self._is_broken = True
+            return f"{self._path} cannot be written: {error.strerror}"
+        return ""
+
+    def _append(self, path: Path, line: bytes) -> None:
+        if self._file is None:
+            self._file = path.open("ab")
+        if self._file.tell() > _LOG_SIZE_MAX:
+            self._file.close()
+            path.replace(path.with_name("log.1"))
+            self._file = path.open("ab")
+        self._file.write(line)
+        self._file.flush()
 
 
 def _is_shown(line: bytes, *, after_shown: bool) -> bool:
@@ -149,17 +184,12 @@ def _reason(body: bytes) -> str:
     return str(page.get("problem", "starting"))
 
 
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(_PROBE_S)
-        return probe.connect_ex((HOST, port)) == 0
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of a node: without settings, which would be those of all nodes, and
-    without the service manager of this process."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not (name.startswith("PENSTOCK_") and "__" in name) and name != "NOTIFY_SOCKET"
-    }
+def _accepts_kafka(ports: NodePorts) -> bool:
+    if not ports.kafka:
+        return True
+    try:
+        address = (bare_host(ports.near_kafka_host), ports.kafka)
+        socket.create_connection(address, timeout=_PROBE_S).close()
+    except OSError:
+        return False
+    return True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from contextlib import closing
 from typing import Final, Protocol
 
-from penstock.cli.local_cluster.directory import ClusterDirectory
 from penstock.cli.local_cluster.node_process import NodeProcess
+from penstock.cli.local_cluster.supervised_directory import SupervisedDirectory
 from penstock.errors import DeadlineError, SetupError, StoreError
 from penstock.meta import STORAGE_LISTENER, RemoteMetaClient
 from penstock.platform.clock import Clock
@@ -40,7 +41,7 @@ class LocalCluster:
 
     def __init__(
         self,
-        directory: ClusterDirectory,
+        directory: SupervisedDirectory,
         watcher: NodeWatcher,
         stopping: threading.Event,
         clock: Clock,
@@ -62,9 +63,7 @@ class LocalCluster:
             NodeProcess(directory, ports, watcher.output) for ports in directory.nodes
         ]
 
-    def start(self, overrides: dict[str, dict[str, object]]) -> None:
-        for node in self.nodes:
-            self._directory.write_config(node.ports, overrides)
+    def start(self) -> None:
         for node in self.nodes:
             self._start(node)
 
@@ -97,7 +96,7 @@ class LocalCluster:
                 states = "; ".join(f"node {node}: {text}" for node, text in self._states.items())
                 raise DeadlineError(
                     f"the cluster is not ready after {seconds:g} s: {states}. The logs are "
-                    f"{self._directory.log(1).parent.parent}/node-*/log; --wait waits longer"
+                    f"{self._directory.logs}; --wait waits longer"
                 )
             self._clock.wait(self._stopping, _LOOK_S)
         return False
@@ -107,8 +106,8 @@ class LocalCluster:
         if code is not None:
             said = f": {node.last_words}" if node.last_words else ""
             raise SetupError(
-                f"node {node.node} {describe_exit(code)} before the cluster was ready{said}; its "
-                f"log is {self._directory.log(node.node)}"
+                f"node {node.node} {describe_exit(code)} before the cluster was ready{said}; the "
+                f"logs are {self._directory.logs}"
             )
 
     def _unregistered(self) -> list[int]:
@@ -133,8 +132,7 @@ class LocalCluster:
                 self._watch_one(node)
             if len(self._ended) == len(self.nodes) and not self._restarts:
                 raise SetupError(
-                    f"all {len(self.nodes)} nodes have ended; their logs are "
-                    f"{self._directory.path}/node-*/log"
+                    f"all {len(self.nodes)} nodes have ended; their logs are {self._directory.logs}"
                 )
             self._clock.wait(self._stopping, _LOOK_S)
 
@@ -152,9 +150,8 @@ class LocalCluster:
         how = describe_exit(code)
         if not self._restarts:
             self._ended[node.node] = float("inf")
-            by_hand = (
-                f"penstock serve --data {self._directory.data(node.node)} "
-                f"--config {self._directory.config(node.node)}"
+            by_hand = shlex.join(
+                ["penstock", "serve", *self._directory.launch(node.node).arguments]
             )
             self._watcher.event(f"node {node.node} {how}; start it again with: {by_hand}")
             return
@@ -165,26 +162,35 @@ class LocalCluster:
         self._ended[node.node] = now + pause
         self._watcher.event(f"node {node.node} {how}; it is started again in {pause:g} s")
 
-    def stop(self, seconds: float, hurry: threading.Event) -> list[int]:
-        """Ask all nodes to stop; kill those that run after `seconds`, or when `hurry` is set.
-        Return the killed ones."""
+    def stop(self, seconds: float, hurry: threading.Event, *, each_s: float = 0.0) -> list[int]:
+        """Ask all nodes to stop, the last one first; kill those that run after `seconds`, or when
+        `hurry` is set. Return the killed ones. With `each_s` the next node is asked when the one
+        before has ended or that time has passed, so that the leads of a stopping node move to
+        those that still run."""
+        deadline = self._clock.monotonic() + seconds
         running = [node for node in self.nodes if node.pid and node.exit_code() is None]
-        for node in running:
+        for node in reversed(running):
             node.signal(signal.SIGTERM)
             node.signal(signal.SIGCONT)  # a stopped process would not see the first one
-        deadline = self._clock.monotonic() + seconds
-        while running and self._clock.monotonic() < deadline and not hurry.is_set():
-            self._clock.wait(hurry, _LOOK_S)
-            running = self._still_running(running)
+            if each_s:
+                soon = min(deadline, self._clock.monotonic() + each_s)
+                self._wait_stopped([node], soon, hurry)
+        running = self._wait_stopped(running, deadline, hurry)
         killed = [node.node for node in running]
         for node in running:
             node.signal(signal.SIGKILL)
-        deadline = self._clock.monotonic() + _KILLED_S
-        never = threading.Event()
-        while running and self._clock.monotonic() < deadline:
-            self._clock.wait(never, _LOOK_S)
-            running = self._still_running(running)
+        self._wait_stopped(running, self._clock.monotonic() + _KILLED_S, threading.Event())
         return killed
+
+    def _wait_stopped(
+        self, nodes: list[NodeProcess], deadline: float, hurry: threading.Event
+    ) -> list[NodeProcess]:
+        """Wait until the nodes have ended; return those that have not at the deadline."""
+        running = self._still_running(nodes)
+        while running and self._clock.monotonic() < deadline and not hurry.is_set():
+            self._clock.wait(hurry, _LOOK_S)
+            running = self._still_running(running)
+        return running
 
     def _still_running(self, nodes: list[NodeProcess]) -> list[NodeProcess]:
         left = []
