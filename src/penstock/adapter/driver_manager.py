@@ -13,6 +13,7 @@ an event loop runs what may wait for a device through `run_blocking`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from penstock.adapter.batch_parts import (
@@ -22,6 +23,7 @@ from penstock.adapter.batch_parts import (
     check_records_are_records,
     cycle_to,
 )
+from penstock.adapter.leader_changes import LeaderChanges
 from penstock.adapter.locations import Locations
 from penstock.adapter.record_watch import RecordPositions, RecordWatch
 from penstock.adapter.requests import StoreRequest
@@ -48,7 +50,7 @@ from penstock.engine.contract import (
     ShardInfo,
     Written,
 )
-from penstock.errors import PartialWriteError, StoreError
+from penstock.errors import NotLeaderError, PartialWriteError, StoreError
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.routing import GroupRouter
 from penstock.meta import DEFAULT_NAMESPACE
@@ -79,6 +81,7 @@ class StorageDriverManager(ShardDrivers):
         self.group_router: Final = GroupRouter(groups)
         self._sequence: Final = MessageSequence()
         self._pool: Final = pool
+        self._leader_changes: Final = LeaderChanges(self._engine_storage_handler)
 
     @property
     def message_seq(self) -> int:
@@ -120,7 +123,11 @@ class StorageDriverManager(ShardDrivers):
             check_no_producer(producer)
             partition = _choose(self._sequence.next(), route, record)
             name = route.shards[partition]
-        written = route.driver.write(name, record, producer=producer, acks=acks)
+        try:
+            written = route.driver.write(name, record, producer=producer, acks=acks)
+        except NotLeaderError as error:
+            call = partial(route.driver.write, name, record, producer=producer, acks=acks)
+            written = self._leader_changes.repeat(name, error, call)
         return Location(partition, written.first)
 
     def try_write(
@@ -171,7 +178,11 @@ class StorageDriverManager(ShardDrivers):
             self._sequence.add(len(records))
             partition = 0
         name = route.shard(partition)
-        written = route.driver.batch_write(name, records, producer=producer, acks=acks)
+        call = partial(route.driver.batch_write, name, records, producer=producer, acks=acks)
+        try:
+            written = call()
+        except NotLeaderError as error:
+            written = self._leader_changes.repeat(name, error, call)
         return Locations((partition,), written.offsets)
 
     def _batch_write_split(
@@ -182,7 +193,7 @@ class StorageDriverManager(ShardDrivers):
             return self._write_by_key(route, records)
         first = self._sequence.advance(len(records))
         parts = split_in_turn(records, first, route.turns)
-        results = _write_parts(route, parts)
+        results = self._write_parts(route, parts)
         partitions = [partition for partition, _ in parts]
         chosen = cycle_to(partitions, len(records))
         firsts = check_all_written(route.topic.name, chosen, results)
@@ -226,9 +237,15 @@ class StorageDriverManager(ShardDrivers):
         check_records_are_records(records)
         first = self._sequence.advance(len(records))
         chosen = choose_all_by_key(records, first, route.partitions, route.turns)
-        results = _write_parts(route, group_by_partition(records, chosen))
+        results = self._write_parts(route, group_by_partition(records, chosen))
         firsts = check_all_written(route.topic.name, chosen, results)
         return Locations(chosen, list(offsets_by_choice(chosen, firsts)))
+
+    def _write_parts(self, route: TopicRoute, parts: Parts) -> dict[int, Written | StoreError]:
+        by_shard = [(route.shards[partition], part) for partition, part in parts]
+        write = route.driver.batch_write_parts
+        results = self._leader_changes.repeat_parts(by_shard, write(by_shard), write)
+        return {partition: result for (partition, _), result in zip(parts, results, strict=True)}
 
     # Reading
 
@@ -249,16 +266,32 @@ class StorageDriverManager(ShardDrivers):
         except (KeyError, TypeError):
             route = self.routes.find(topic, namespace)
         name = route.shard(partition)
-        return route.driver.read_by_offset(
-            name, offset, max_records=max_records, max_size=max_size, isolation=isolation
-        )
+        try:
+            return route.driver.read_by_offset(
+                name, offset, max_records=max_records, max_size=max_size, isolation=isolation
+            )
+        except NotLeaderError as error:
+            call = partial(
+                route.driver.read_by_offset,
+                name,
+                offset,
+                max_records=max_records,
+                max_size=max_size,
+                isolation=isolation,
+            )
+            return self._leader_changes.repeat(name, error, call)
 
     def shard_info(
         self, topic: str, partition: int, *, namespace: str = DEFAULT_NAMESPACE
     ) -> ShardInfo:
         """Return the bounds of a partition, as readers of committed records see them."""
         route = self.routes.find(topic, namespace)
-        return route.driver.stable_info(route.shard(partition))
+        name = route.shard(partition)
+        try:
+            return route.driver.stable_info(name)
+        except NotLeaderError as error:
+            call = partial(route.driver.stable_info, name)
+            return self._leader_changes.repeat(name, error, call)
 
     def wait_for_records(
         self,
@@ -300,12 +333,6 @@ def _choose(number: int, route: TopicRoute, record: Record) -> int:
     """Return the partition of the message with this number in `message_seq`."""
     key = record.key if route.by_key and isinstance(record, Record) else None
     return choose_by_key(key, number, route.partitions, route.turns)
-
-
-def _write_parts(route: TopicRoute, parts: Parts) -> dict[int, Written | StoreError]:
-    by_shard = [(route.shards[partition], part) for partition, part in parts]
-    results = route.driver.batch_write_parts(by_shard)
-    return {partition: result for (partition, _), result in zip(parts, results, strict=True)}
 
 
 def _by_partition(error: PartialWriteError) -> list[tuple[int, StoreError]]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ClusterNode,
         GroupInfo,
         InSyncProposal,
+        LeadingNode,
         ListenerAnnouncer,
         MetaClient,
         MetadataClient,
@@ -100,9 +101,9 @@ else:  # otherwise a misspelt name would pass the type checker
         __name__,
         {
             "client": (
-                "ClusterNode GroupInfo InSyncProposal ListenerAnnouncer MetaClient "
-                "MetadataClient NewTopic OffsetClient PeerNetwork ReplicaClient StartProof "
-                "Takeover"
+                "ClusterNode GroupInfo InSyncProposal LeadingNode ListenerAnnouncer "
+                "MetaClient MetadataClient NewTopic OffsetClient PeerNetwork ReplicaClient "
+                "StartProof Takeover"
             ),
             "client_api.transaction_client": "TransactionClient",
             "controller.decisions": "STORAGE_LISTENER abandoned_shards",
@@ -172,6 +173,7 @@ __all__ = [
     "GroupName",
     "GroupOffsets",
     "InSyncProposal",
+    "LeadingNode",
     "Lease",
     "ListenerAnnouncer",
     "MetaClient",

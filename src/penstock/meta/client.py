@@ -467,6 +467,24 @@ class ClusterNode(ListenerAnnouncer, Protocol):
 
 
 @runtime_checkable
+class LeadingNode(Protocol):
+    """A node that leads shards and Raft groups, and can hand them over before it stops."""
+
+    def can_announce_stop(self) -> bool:
+        """Return whether all nodes of the cluster run a release that knows `announce_stop`."""
+        ...
+
+    def announce_stop(self) -> frozenset[str]:
+        """Let other nodes lead what they can, and coordinate the groups; return the replicated
+        shards that no other node can lead."""
+        ...
+
+    def give_up_groups(self, seconds: float) -> list[str]:
+        """Let other voters lead the Raft groups of this node; return those that it still leads."""
+        ...
+
+
+@runtime_checkable
 class PeerNetwork(Protocol):
     """A node with an internal port: one with the role `meta`."""
 

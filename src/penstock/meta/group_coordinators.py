@@ -24,7 +24,7 @@ from hashlib import blake2b
 from typing import Final
 
 from penstock.meta.client import Node, Update
-from penstock.meta.controller.decisions import ONLINE, STORAGE_LISTENER
+from penstock.meta.controller.decisions import OFFLINE, ONLINE, STORAGE_LISTENER
 from penstock.meta.events import NodePut, NodeRemoved
 from penstock.meta.state.constants import DEFAULT_NAMESPACE
 
@@ -109,7 +109,7 @@ class GroupCoordinators:
     def is_online(self, node_id: int) -> bool:
         """Return whether a node is there, as far as the metadata knows."""
         node = self._nodes.get(node_id)
-        return node is not None and node.status == ONLINE
+        return node is not None and node.status != OFFLINE
 
 
 def _candidates(nodes: Iterable[Node]) -> tuple[int, ...]:

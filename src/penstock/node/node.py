@@ -49,12 +49,14 @@ from penstock.meta import (
     STORAGE_ALIASES,
     GroupCoordinators,
     GroupName,
+    LeadingNode,
     StandaloneMetaClient,
     TopicConfig,
     Update,
 )
 from penstock.node.directory import NodeDirectory
 from penstock.node.engines import DURABLE_ENGINES, MEMORY, SEGMENT, EngineOpener
+from penstock.node.handover import Handover
 from penstock.node.open_meta import open_meta
 from penstock.node.start_proof import StartFiles, lacks_records
 from penstock.offsets.cluster_manager import OffsetPeers
@@ -169,6 +171,12 @@ class Node:
         """Take what the clock shows for the right time, also at the next start."""
         with opening_errors(self.path):
             return self.clock.confirm()
+
+    def hand_over(self) -> None:
+        """Let other nodes lead what they can, before this one stops. It still serves."""
+        if isinstance(self.meta, LeadingNode):
+            handover = Handover(self.meta, self.replicator, self.offset_manager.flush, self.clock)
+            handover.run(self.settings.node.handover_s)
 
     def close(self) -> None:
         """Stop; everything acknowledged is on the device when this returns. Again: nothing."""

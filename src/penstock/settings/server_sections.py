@@ -75,6 +75,15 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
             "a secret."
         ),
     ] = ""
+    handover_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=600,
+            description="Maximum seconds for which a node that stops hands its shards over: other "
+            "nodes lead them before its ports close; 0: it does not.",
+        ),
+    ] = 10.0
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):

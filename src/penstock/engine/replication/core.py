@@ -220,6 +220,21 @@ class ReplicaCore:
             if follower is not None:
                 self._report_sync(now, follower)
 
+    def stop_appends(self) -> None:
+        """Accept no further records where another replica in sync can lead: this node is about to
+        stop. What was appended is copied and committed as before."""
+        for leader in self.leaders.values():
+            if len(leader.assignment.in_sync) > 1:
+                leader.logs[0].follow()
+
+    def uncommitted(self) -> int:
+        """Return in how many shards a record waits for another replica in sync."""
+        return sum(
+            leader.logs[0].commit < leader.logs[0].end
+            for leader in self.leaders.values()
+            if len(leader.assignment.in_sync) > 1
+        )
+
     def _after_progress(self, now: float, leader: LeaderReplica) -> None:
         if leader.advance_commit():
             self._report_commit(leader.assignment.shard, leader.logs, is_leader=True)

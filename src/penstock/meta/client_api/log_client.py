@@ -15,7 +15,7 @@ from penstock.meta.client_api.offset_client import LogOffsetClient, OffsetGroup
 from penstock.meta.client_api.replica_client import LogReplicaClient
 from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.controller.decisions import storage_nodes
-from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE, REPLICATION_ROLE
+from penstock.meta.state.constants import HANDOVER_ROLE, PLUGIN_STORAGE_ROLE, REPLICATION_ROLE
 from penstock.meta.state.metadata.rows import NODES
 from penstock.meta.watch import Watchers
 from penstock.platform.clock import Clock
@@ -49,7 +49,7 @@ class LogClient(LogMetadataClient, LogReplicaClient, LogOffsetClient, LogTransac
 class ClusterClient(LogClient):
     """A client that may send a request again, and that registers its node."""
 
-    _roles: tuple[str, ...] = (PLUGIN_STORAGE_ROLE, REPLICATION_ROLE)
+    _roles: tuple[str, ...] = (PLUGIN_STORAGE_ROLE, REPLICATION_ROLE, HANDOVER_ROLE)
     _proof = StartProof()
     """Whether this node's logs have what they had at its last end; set before it registers."""
 

@@ -26,7 +26,7 @@ from penstock.meta.controller.decisions import (
 from penstock.meta.controller.replica_decisions import balances, drains, moves, vacancies
 from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.raft.group.status import RaftStatus
-from penstock.meta.state.constants import ACTIVE
+from penstock.meta.state.constants import ACTIVE, STOPPING
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.replica_sets import is_replicated
 from penstock.meta.state.metadata.rows import NODES, SHARDS, TOPICS, read_beats
@@ -215,6 +215,7 @@ class ControllerLoop:
         nodes = list(NODES.scan(self._rows))
         online = {node.node_id for node in nodes if node.status == ONLINE}
         draining = {node.node_id for node in nodes if node.status == DRAINING}
+        leaving = draining | {node.node_id for node in nodes if node.status == STOPPING}
         topics = {topic.topic_id: topic for topic in TOPICS.scan(self._rows)}
         single: list[Shard] = []
         copied: list[Shard] = []
@@ -224,9 +225,9 @@ class ControllerLoop:
                 single.append(shard)
             elif topic.status == ACTIVE:
                 copied.append(shard)
-        commands: list[cmd.Command] = [*failovers(single, online, draining)]
-        commands += _elections(vacancies(copied, online | draining))
-        commands += _elections(drains(copied, online, draining))
+        commands: list[cmd.Command] = [*failovers(single, online, leaving)]
+        commands += _elections(vacancies(copied, online | leaving))
+        commands += _elections(drains(copied, online, leaving))
         if not commands:
             able = {node.node_id for node in nodes if can_hold_shards(node)}
             replication = {name: topic.config.replication for name, topic in topics.items()}

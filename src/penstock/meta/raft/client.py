@@ -46,6 +46,7 @@ from penstock.meta.raft.members.bootstrap import (
     parse_peers,
     request_peer_status,
 )
+from penstock.meta.raft.members.group_handover import give_up_groups
 from penstock.meta.raft.members.leader_wait import StartWait, await_leaders
 from penstock.meta.raft.members.liveness import Liveness
 from penstock.meta.raft.members.membership import (
@@ -67,8 +68,14 @@ from penstock.meta.raft.node import NodeTiming, RaftNode
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE, REPLICATION_ROLE
+from penstock.meta.state.constants import (
+    HANDOVER_ROLE,
+    PLUGIN_STORAGE_ROLE,
+    REPLICATION_ROLE,
+    STOPPING,
+)
 from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.replication import all_hand_over
 from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
@@ -88,7 +95,7 @@ def _draw(clock: Clock, entropy: Callable[[int], bytes]) -> tuple[str, bytes]:
 class RaftMetaClient(ClusterClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
-    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE)
+    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE, HANDOVER_ROLE)
 
     def __init__(
         self,
@@ -508,6 +515,28 @@ class RaftMetaClient(ClusterClient):
         except RetryableError:
             self._controller.register_again()
             raise
+
+    def can_announce_stop(self) -> bool:
+        return all_hand_over(self._metadata.local)
+
+    def announce_stop(self) -> frozenset[str]:
+        """Let other nodes lead what they can before this one stops, and coordinate the groups;
+        return the replicated shards that no other node can lead. Raises `RetryableError` without a
+        majority."""
+        self._controller.leave()
+        self.set_node_status(self._node_id, STOPPING, epoch=self._broker_epoch)
+        return frozenset(
+            shard.name
+            for shard in SHARDS.scan(self._metadata.local)
+            if shard.leader == self._node_id
+        )
+
+    def give_up_groups(self, seconds: float) -> list[str]:
+        """Let other voters lead the Raft groups that this node leads; return the groups for which
+        none did within `seconds`."""
+        return give_up_groups(
+            self._node_id, self._all_groups, lambda: self.node.status, self._clock, seconds
+        )
 
     def leave(self) -> None:
         """Announce that this node stops, so that the others need not wait for its timeout. Raises

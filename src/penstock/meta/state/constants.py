@@ -26,6 +26,8 @@ a node as they come, so that also nodes of older ones agree on which nodes have 
 REPLICATION_ROLE: Final = "replication"
 """A role of every node whose release replicates shards: as long as one node lacks it, no topic has
 more than one replica."""
+HANDOVER_ROLE: Final = "handover"
+"""A role of every node whose release knows the status `STOPPING`."""
 SYNC_FLUSH: Final = "SYNC_FLUSH"
 FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
 CLEANUPS: Final = frozenset({"delete", "compact", "compact,delete"})
@@ -47,7 +49,11 @@ MEMORY_STORAGE: Final = "EngineMemory"
 
 OFFLINE: Final = "offline"
 """Status of a node that is gone, or fenced: it takes part in nothing until it registers again."""
-NODE_STATUSES: Final = frozenset({"online", OFFLINE, "draining"})
+ONLINE: Final = "online"
+STOPPING: Final = "stopping"
+"""Status of a node that is about to stop in order: it keeps its replicas in sync, and leads only
+what no other node can lead."""
+NODE_STATUSES: Final = frozenset({ONLINE, OFFLINE, "draining", STOPPING})
 
 SEGMENT_STEPS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {

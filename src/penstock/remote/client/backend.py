@@ -38,6 +38,7 @@ DEADLINE_S: Final = 30.0
 _DEADLINE_S_MAX: Final = 365 * 24 * 3600.0
 """gRPC counts nanoseconds in 64 bits: a deadline of centuries would be in the past."""
 _PAUSE_S: Final = 0.1
+_NOT_CONNECTED: Final = "failed to connect to all addresses"
 
 M = TypeVar("M", bound=WireMessage)
 R = TypeVar("R")
@@ -283,7 +284,12 @@ def _failure(error: grpc.RpcError, server: Server, request: WireMessage) -> Exce
         key == ERROR_KEY for key, _ in call.trailing_metadata() or ()
     )
     is_lost = isinstance(failure, DeadlineError) and not is_answered
-    return UnansweredError(failure) if is_lost else failure
+    if not is_lost:
+        return failure
+    # gRPC fails a call in this way before it gives it to a connection, or after the server has
+    # refused the stream, unread, because it stops.
+    details = call.details() if isinstance(call, grpc.Call) else None
+    return UnansweredError(failure, is_sent=not (details or "").startswith(_NOT_CONNECTED))
 
 
 def _serialize(message: WireMessage) -> bytes:

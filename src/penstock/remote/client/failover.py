@@ -63,11 +63,13 @@ class Server:
 
 
 class UnansweredError(Exception):
-    """A call got no answer of the store: the server went away, or is too slow."""
+    """A call got no answer of the store: the server went away, or is too slow. One that was not
+    sent had no effect."""
 
-    def __init__(self, error: StoreError) -> None:
+    def __init__(self, error: StoreError, *, is_sent: bool = True) -> None:
         super().__init__(str(error))
         self.error: Final = error
+        self.is_sent: Final = is_sent
 
 
 Attempt = Callable[[Server, float, bool], R]
@@ -143,6 +145,9 @@ class Servers:
             try:
                 reply = attempt(server, budget, False)
             except UnansweredError as error:
+                if not error.is_sent:
+                    server.answered_at = None
+                    continue
                 failed = error.error
             except (DeadlineError, StaleReadError, ClosedError) as error:
                 failed = error  # it answered that it cannot: it is without a majority, or stops

@@ -1,8 +1,8 @@
 """A server: one node with the storage API and the HTTP port.
 
-Starting goes node, API, HTTP, Kafka; stopping goes the other way: no new call is taken, those that
-wait for records are answered, the others get `GRACE_S` to end, then the node puts everything on the
-device.
+Starting goes node, API, HTTP, Kafka; stopping goes the other way: other nodes of a cluster lead its
+shards first (`penstock.node.handover`), no new call is taken, those that wait for records are
+answered, the others get `GRACE_S` to end, then the node puts everything on the device.
 """
 
 from __future__ import annotations
@@ -252,6 +252,7 @@ class Server:
 
     def close(self) -> None:
         """Stop; everything acknowledged is on the device when this returns."""
+        self.node.hand_over()
         if self.kafka is not None:
             self.kafka.close()
         self._http.close()

@@ -11,7 +11,7 @@ from penstock.engine.replication.assignment import Assignment
 from penstock.meta import Node, Shard, Topic, Update, is_replicated, min_insync_of
 from penstock.meta import events as event
 
-_TAKES_PART: Final = frozenset({"online", "draining"})
+_TAKES_PART: Final = frozenset({"online", "draining", "stopping"})
 
 
 class MetadataChange(Struct, frozen=True):

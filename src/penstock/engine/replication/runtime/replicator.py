@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
@@ -48,6 +49,8 @@ from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
 TICK_S: Final = 0.1
+LOOK_S: Final = 0.005
+"""How often a node that is about to stop looks whether others have what they need."""
 STEPS_MAX: Final = 256
 """Entries of the inbox that are handled before their effects are carried out."""
 
@@ -138,6 +141,33 @@ class Replicator:
         if shard not in self._touched:
             self._touched.add(shard)
             self._post(lambda now: self._appended(now, shard))
+
+    def stop_appends(self, seconds: float) -> int:
+        """Accept no further records on shards that another replica in sync can lead, and wait
+        until all that were accepted are committed. Returns in how many shards some are not."""
+        self._post(lambda _now: self._core.stop_appends())
+        return self._await_none(self._core.uncommitted, seconds)
+
+    def await_handover(self, staying: Collection[str], seconds: float) -> int:
+        """Wait until this node leads no replicated shards but `staying`; return how many it
+        does."""
+        return self._await_none(
+            lambda: sum(shard not in staying for shard in self._core.leaders), seconds
+        )
+
+    def _await_none(self, count: Callable[[], int], seconds: float) -> int:
+        """Wait until `count`, which the thread of the core calls, returns 0."""
+        until = self._clock.monotonic() + seconds
+        while True:
+            counted: SimpleQueue[int] = SimpleQueue()
+            self._post(partial(_put_count, counted, count))
+            try:
+                left = counted.get(timeout=max(LOOK_S, until - self._clock.monotonic()))
+            except Empty:
+                return count()
+            if not left or self._clock.monotonic() >= until:
+                return left
+            self._clock.wait(threading.Event(), LOOK_S)
 
     def _operated(self, shard: ShardId) -> None:
         self.touch(shard.name)
@@ -323,6 +353,10 @@ class Replicator:
         self._cache.set_replica(shard, None)
         if replica is not None:
             replica.close()
+
+
+def _put_count(counted: SimpleQueue[int], count: Callable[[], int], _now: float) -> None:
+    counted.put(count())
 
 
 def _ignore_message(_node: int, _data: bytes) -> None:

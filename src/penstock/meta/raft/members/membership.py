@@ -144,18 +144,23 @@ def transfers(node_id: int, statuses: Sequence[RaftStatus]) -> list[tuple[str, i
         Leadership(
             group=group_status.name,
             voters=group_status.configuration.voters,
-            ready=frozenset(
-                node
-                for node, matched, _, state, is_active in group_status.progress
-                if node in group_status.configuration.voters
-                and is_active
-                and _is_level(matched, state, group_status.last)
-            ),
+            ready=ready_voters(group_status),
         )
         for group_status in statuses
         if group_status.role == "leader"
     ]
     return raft_transfers(node_id, leads, metadata_leader)
+
+
+def ready_voters(status: RaftStatus) -> frozenset[int]:
+    """Return the voters of a group that this node leads which could lead it."""
+    return frozenset(
+        node
+        for node, matched, _, state, is_active in status.progress
+        if node in status.configuration.voters
+        and is_active
+        and _is_level(matched, state, status.last)
+    )
 
 
 def _is_level(matched: int, state: str, last: int) -> bool:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from penstock.meta.events import Event, NodePut, NodeRemoved
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.constants import NODE_STATUSES, OFFLINE
+from penstock.meta.state.constants import NODE_STATUSES, OFFLINE, STOPPING
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata.commands import (
     AcquireLease,
@@ -29,8 +29,10 @@ from penstock.meta.state.metadata.commands import (
 from penstock.meta.state.metadata.data_loss import lose_replicas
 from penstock.meta.state.metadata.replication import (
     Restart,
+    all_hand_over,
     all_replicate,
     fence_node,
+    hand_over_leaders,
     remove_replicas,
     restart_node,
 )
@@ -86,7 +88,10 @@ def set_node_status(view: View, command: SetNodeStatus, moment: Moment) -> Chang
     node = NODES.get(view, command.node_id)
     if node is None:
         return _unknown_node(command.node_id)
-    if command.status not in NODE_STATUSES:
+    is_known = command.status in NODE_STATUSES
+    if command.status == STOPPING and not all_hand_over(view):
+        is_known = False  # as on nodes of releases that do not know it
+    if not is_known:
         return Rejected("bad_request", f"a node cannot be {command.status!r}")
     if command.epoch not in {None, node.epoch}:
         return Rejected("stale", f"node {node.node_id} has registered again since")
@@ -95,6 +100,8 @@ def set_node_status(view: View, command: SetNodeStatus, moment: Moment) -> Chang
     events: list[Event] = [NodePut(changed)]
     if command.status == OFFLINE:
         events += fence_node(view, node.node_id, moment)
+    elif command.status == STOPPING:
+        events += hand_over_leaders(view, node.node_id, moment)
     return Change(NodeResult(changed), tuple(events))
 
 

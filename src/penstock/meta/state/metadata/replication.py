@@ -9,6 +9,7 @@ Shards with one copy are not concerned: see `shards` and `data_loss`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
@@ -18,8 +19,10 @@ from penstock.meta.events import Event, ShardPut
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.constants import (
     ACTIVE,
+    HANDOVER_ROLE,
     MEMORY_STORAGE,
     OFFLINE,
+    ONLINE,
     REPLICATION_ROLE,
     SYNC_FLUSH,
 )
@@ -71,6 +74,11 @@ def all_replicate(view: Reader) -> bool:
     """Return whether every node runs a release that replicates shards: nodes of older ones apply
     some commands in another way, and their states would differ from then on."""
     return all(REPLICATION_ROLE in node.roles for node in NODES.scan(view))
+
+
+def all_hand_over(view: Reader) -> bool:
+    """Return whether every node runs a release that knows nodes which are about to stop."""
+    return all(HANDOVER_ROLE in node.roles for node in NODES.scan(view))
 
 
 # Commands that name shards
@@ -261,6 +269,26 @@ def fence_node(view: View, node_id: int, moment: Moment) -> list[Event]:
             shard, node_id, brokers=brokers, min_insync=min_insync, is_proven=True
         ),
     )
+
+
+def hand_over_leaders(view: View, node_id: int, moment: Moment) -> list[Event]:
+    """Let others lead what a node leads that is about to stop, evenly, where another replica in
+    sync is on a node that stays. The node itself stays in sync."""
+    brokers = broker_epochs(view)
+    online = {node.node_id for node in NODES.scan(view) if node.status == ONLINE}
+    led = Counter(shard.leader for shard in SHARDS.scan(view))
+    events: list[Event] = []
+    for shard, topic in list(_replicas_on(view, node_id)):
+        able = [node for node in shard.replicas if node in shard.in_sync and node in online]
+        if shard.leader != node_id or not able:
+            continue
+        leader = min(able, key=lambda node: (led[node], node))
+        led[leader] += 1
+        min_insync = rules.min_insync_of(topic.config)
+        after = rules.move_leader(shard, leader, brokers=brokers, min_insync=min_insync)
+        if isinstance(after, Shard):
+            events += _put_changed(view, shard, after, moment)
+    return events
 
 
 def remove_replicas(view: View, node_id: int, moment: Moment) -> list[Event]:

@@ -1,0 +1,74 @@
+"""Repeats calls to a shard while its leader changes.
+
+`NotLeaderError` says that nothing was done: the metadata of this node are older than those of the
+leader, the new leader is not ready, or the old one is about to stop. The call is made again until
+the shard has a leader that serves it, for a bounded time. A shard without a replica that may lead
+is not waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from penstock.engine.contract import Written
+from penstock.engine.handler import StorageEngineHandler
+from penstock.errors import NotLeaderError, StoreError
+from penstock.record import Record
+
+WAIT_S: Final = 10.0
+"""How long a call waits for a leader, at most."""
+_PAUSE_S: Final = 0.02
+
+T = TypeVar("T")
+Part = tuple[str, Sequence[Record]]
+Result = Written | StoreError
+
+
+class LeaderChanges:
+    def __init__(self, handler: StorageEngineHandler) -> None:
+        self._handler: Final = handler
+        self._never: Final = threading.Event()
+
+    def repeat(self, shard: str, error: NotLeaderError, call: Callable[[], T]) -> T:
+        """Return what `call` returns, which raised `error` the first time."""
+        until = self._handler.clock.monotonic() + WAIT_S
+        while self._may_wait(shard, until):
+            try:
+                return call()
+            except NotLeaderError as again:
+                error = again
+        raise error
+
+    def repeat_parts(
+        self,
+        parts: Sequence[Part],
+        results: list[Result],
+        write: Callable[[Sequence[Part]], list[Result]],
+    ) -> list[Result]:
+        """Return the results of `write`, of which the first call returned `results`, in the order
+        of the parts."""
+        until = self._handler.clock.monotonic() + WAIT_S
+        while True:
+            moved = [
+                number
+                for number, result in enumerate(results)
+                if isinstance(result, NotLeaderError) and self._has_leader(parts[number][0])
+            ]
+            if not moved or not self._may_wait(parts[moved[0]][0], until):
+                return results
+            for number, result in zip(moved, write([parts[n] for n in moved]), strict=True):
+                results[number] = result
+
+    def _may_wait(self, shard: str, until: float) -> bool:
+        """Wait a moment; return whether to try again."""
+        clock = self._handler.clock
+        if not self._has_leader(shard) or clock.monotonic() >= until:
+            return False
+        clock.wait(self._never, _PAUSE_S)
+        return True
+
+    def _has_leader(self, shard: str) -> bool:
+        entry = self._handler.cache.shards.get(shard)
+        return entry is not None and entry.meta is not None and entry.meta.leader is not None
