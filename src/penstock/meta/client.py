@@ -497,6 +497,10 @@ class PeerNetwork(Protocol):
         """Return what each channel in use has carried."""
         ...
 
+    def report_problem(self, kind: str, node_id: int, text: str) -> None:
+        """Show a problem with a node in the status of the cluster for a while."""
+        ...
+
     def probe(self, node_id: int) -> Probe:
         """Try to connect to the internal port of a node; blocks for 0.3 s at most."""
         ...

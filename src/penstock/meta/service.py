@@ -76,6 +76,7 @@ class Cluster(Protocol):
     def transfer(self, group: str, to: int) -> None: ...
     def cut_logs(self) -> None: ...
     def make_join_token(self, node_id: int, address: str) -> tuple[str, str]: ...
+    def problems(self) -> list[str]: ...
 
 
 class MetaService(TopologyCalls):
@@ -181,6 +182,7 @@ class MetaService(TopologyCalls):
                 pb.ClusterMember(node_id=item.node_id, address=item.address)
                 for item in self._cluster.members
             )
+            reply.problems.extend(self._cluster.problems())
         return reply
 
     def remove_node(self, request: pb.RemoveNodeRequest) -> pb.RemoveNodeReply:

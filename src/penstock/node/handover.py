@@ -26,6 +26,9 @@ from penstock.platform.log import get_logger
 COMMIT_S: Final = 1.0
 """How long records may take to reach the other replicas before these lead without them."""
 
+LINGER_S: Final = 0.3
+"""How long the ports stay open afterwards."""
+
 _log: Final = get_logger(__name__)
 
 
@@ -68,6 +71,8 @@ class Handover:
             if self._replicator is not None:
                 still_led = self._replicator.await_handover(staying, self._left_s(until))
             groups = self._meta.give_up_groups(self._left_s(until))
+            # Clients whose requests are refused now learn who leads before connections end.
+            self._clock.wait(threading.Event(), min(LINGER_S, self._left_s(until)))
         except StoreError as error:
             _log.warning("handover_failed", reason=str(error))
             return

@@ -33,6 +33,7 @@ from penstock.engine.engine_identity import (
     reconcile_engines,
 )
 from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.replication.runtime.metrics import ReplicationMetrics
 from penstock.engine.replication.runtime.proposals import ReplicaMetadata
 from penstock.engine.replication.runtime.replicator import Replicator
 from penstock.engine.routing.quarantine import Quarantine
@@ -140,6 +141,9 @@ class Node:
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
             self.replicator: Final = self._build_replicator()
+            ReplicationMetrics(
+                self.replicator, self.storage_cache, self.meta.node_id, self.registry
+            )
             self._stack.callback(self.meta.watch(0, self._apply_update).close)
             self.reconciled: Final = self._reconcile()
             self._load_limits_of_cluster(stopping)

@@ -20,6 +20,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.replication.assignment import Assignment
+from penstock.engine.replication.counts import ReplicationCounts
 from penstock.engine.replication.effects import (
     Assigned,
     Committed,
@@ -75,6 +76,7 @@ class ReplicaCore:
         self._options: Final = options if options is not None else CoreOptions()
         self._broker_epoch = -1
         self._broker_epochs: dict[int, int] = {}
+        self.counts: Final = ReplicationCounts()
         self.leaders: Final[dict[str, LeaderReplica]] = {}
         self.followers: Final[dict[str, FollowerReplica]] = {}
         self._fetching: Final[dict[int, FetchSession]] = {}
@@ -156,12 +158,16 @@ class ReplicaCore:
         shard = assignment.shard
         leader = self.leaders.get(shard)
         self._proposals.pop(shard, None)
+        known = leader or self.followers.get(shard)
+        if known is not None:
+            self.counts.count_sets(known.assignment.in_sync, assignment.in_sync)
         if leader is not None and leader.assignment.leader_epoch == assignment.leader_epoch:
             leader.update(assignment)
         else:
             self._stop_leading(shard)
             self._stop_following(shard)
             logs = self._open_logs(shard)
+            self.counts.elections += 1
             leader = self.leaders[shard] = LeaderReplica(self._node_id, assignment, logs, now)
         self._after_progress(now, leader)
 
@@ -510,8 +516,12 @@ class ReplicaCore:
         session.list_again(reply.shard)
         if reply.error is not FetchError.NONE:
             return
+        end = follower.logs[0].end
         if follower.apply(reply):
             self._report_commit(reply.shard, follower.logs, is_leader=False)
+        if reply.streams[0].data and follower.logs[0].end > end:
+            self.counts.copied_records += follower.logs[0].end - end
+            self.counts.copied_bytes += len(reply.streams[0].data)
         if all(log.damaged_at is None for log in follower.logs):
             # Damage that is found later is another one: the leader may have added this replica
             # since it was repaired.

@@ -139,6 +139,18 @@ class LeaderReplica:
         """Forget the position of a follower that has registered again: its log may be shorter."""
         self._followers.pop(node, None)
 
+    def lags(self) -> dict[int, int]:
+        """Return how many records each other replica lacks."""
+        end = self.logs[0].end
+        lags: dict[int, int] = {}
+        for node in self.assignment.replicas:
+            progress = self._followers.get(node)
+            has = progress is not None and bool(progress.positions)
+            known = progress.positions[0].end if progress is not None and has else 0
+            if node != self._node_id:
+                lags[node] = max(0, end - max(known, self.logs[0].start))
+        return lags
+
     # The commit offset
 
     def advance_commit(self) -> bool:

@@ -152,6 +152,8 @@ class ShardRouting:
     def check_led(self, entry: ShardEntry) -> None:
         """Raise `NotLeaderError` when another node leads: for protocols whose clients learn who
         does and go there."""
+        if entry.replica is not None:
+            entry.replica.check_lease()
         if entry.reader is not None:
             return
         leader = None if entry.meta is None else entry.meta.leader
@@ -161,6 +163,8 @@ class ShardRouting:
         _check_replica(entry)
 
     def _reader(self, entry: ShardEntry) -> StorageEngine:
+        if entry.replica is not None:
+            entry.replica.check_lease()
         return entry.reader or self._find_reader(entry)
 
     def _find_writer(self, entry: ShardEntry, *, is_local: bool = False) -> StorageEngine:

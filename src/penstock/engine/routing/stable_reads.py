@@ -81,6 +81,8 @@ class StableReads(ShardRouting):
         isolation: Isolation = Isolation.COMMITTED,
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
+        if entry.replica is not None:
+            entry.replica.check_lease()
         engine = entry.reader or self._find_reader(entry)
         if entry.offline and (moved := after_offline(entry, offset)) is not None:
             offset = moved

@@ -76,6 +76,8 @@ class FailureDetector:
         self._leads_since: float | None = None
         self._term = -1
         """That of the last lead."""
+        self._reported_term = -1
+        """That of the last leader that was found gone."""
         self._checked_at = clock.monotonic()
         self._is_closing = False
         self._wake: Final = threading.Event()
@@ -123,7 +125,9 @@ class FailureDetector:
         refusing = self._refusing(status.leader)
         if self._leads_since is None:
             if status.leader in refusing:
-                _log.warning("metadata_leader_gone", node=status.leader)
+                if self._reported_term != status.term:
+                    self._reported_term = status.term
+                    _log.warning("metadata_leader_gone", node=status.leader)
                 self._succeed_leader(status.leader)
             return
         lost = [

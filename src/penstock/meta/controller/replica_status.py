@@ -17,14 +17,16 @@ class ReplicaProblem(Struct, frozen=True):
     shard: Shard
     is_offline: bool
     """It has no leader."""
-    is_at_risk: bool
-    """Fewer replicas are in sync than a record needs to be committed."""
+    spare: int
+    """How many replicas in sync there are above the minimum; below 0: no write succeeds."""
 
     @property
     def word(self) -> str:
         if self.is_offline:
             return "offline"
-        return "at risk" if self.is_at_risk else "under-replicated"
+        if self.spare < 0:
+            return "refusing writes"
+        return "at risk" if self.spare == 0 else "under-replicated"
 
 
 class TopicReplicas(Struct, frozen=True):
@@ -40,7 +42,7 @@ def replicas_of(topic: Topic, shards: list[Shard]) -> TopicReplicas:
     min_insync = min_insync_of(topic.config)
     wanted = topic.config.replication
     problems = tuple(
-        ReplicaProblem(shard, shard.leader is None, len(shard.in_sync) < min_insync)
+        ReplicaProblem(shard, shard.leader is None, len(shard.in_sync) - min_insync)
         for shard in shards
         if shard.leader is None or len(shard.in_sync) < max(wanted, min_insync)
     )

@@ -171,18 +171,20 @@ class ClusterStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterStatusReply(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "groups", "members", "offset_groups")
+    __slots__ = ("cluster_id", "node_id", "groups", "members", "offset_groups", "problems")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node_id: int
     groups: _containers.RepeatedCompositeFieldContainer[GroupStatus]
     members: _containers.RepeatedCompositeFieldContainer[ClusterMember]
     offset_groups: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[ClusterMember, _Mapping]]] = ..., offset_groups: _Optional[int] = ...) -> None: ...
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[ClusterMember, _Mapping]]] = ..., offset_groups: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupStatus(_message.Message):
     __slots__ = ("name", "role", "term", "leader", "commit", "applied", "first", "last", "voters", "learners", "progress")

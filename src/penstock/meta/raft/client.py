@@ -360,6 +360,14 @@ class RaftMetaClient(ClusterClient):
         """Return what each channel in use has carried."""
         return self._transport.channel_traffic()
 
+    def problems(self) -> list[str]:
+        """Return what went wrong lately between this node and others, as sentences."""
+        return self._transport.problems.current()
+
+    def report_problem(self, kind: str, node_id: int, text: str) -> None:
+        """Show a problem with a node in the status of the cluster for a while."""
+        self._transport.problems.record(kind, node_id, text)
+
     def probe(self, node_id: int) -> Probe:
         """Return whether the internal port of a member can be reached; blocks for 0.3 s at most."""
         return self._transport.probe(node_id)

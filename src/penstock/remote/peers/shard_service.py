@@ -18,6 +18,7 @@ from google.protobuf.message import Message as WireMessage
 from penstock.adapter.shard_drivers import ShardDrivers
 from penstock.adapter.shard_handle import ShardHandle
 from penstock.engine.contract import ShardConfig
+from penstock.engine.replication.runtime.shard_replica import ReplicaPosition
 from penstock.errors import DeadlineError, NotLeaderError, NotSupportedError, UnknownShardError
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.routing import begin_packed, pack
@@ -116,6 +117,16 @@ class ShardService:
         return storage_pb2.JsonReply(
             json=self._drivers.run_transaction_step(self._node_id, request.json)
         )
+
+    def describe_replicas(self, request: pb.ShardNames) -> storage_pb2.JsonReply:
+        positions: dict[int, ReplicaPosition] = {}
+        for partition in request.partitions:
+            entry = self._drivers.storage_cache.shards.get(
+                ShardId(request.topic_id, partition).name
+            )
+            if entry is not None and entry.replica is not None:
+                positions[partition] = entry.replica.position
+        return storage_pb2.JsonReply(json=msgspec.json.encode(positions).decode())
 
     def coordinate_offsets(self, request: pb.OffsetStep) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(json=self._run_offset_step(request.json))

@@ -213,7 +213,12 @@ class Server:
     def _watch_peers(self) -> PeerClocks | None:
         if self._forwarder is None:
             return None
-        return PeerClocks(self.node.clock, self._forwarder, self.node.meta.node_id)
+        meta = self.node.meta
+        if not isinstance(meta, PeerNetwork):
+            return PeerClocks(self.node.clock, self._forwarder, meta.node_id)
+        return PeerClocks(
+            self.node.clock, self._forwarder, meta.node_id, report_problem=meta.report_problem
+        )
 
     def _save_offsets(self) -> None:
         """Save cached commits before other nodes take the groups over: they do not ask a node that

@@ -85,6 +85,9 @@ class Partition:
 
     def cached_bounds(self) -> tuple[int, int] | None:
         """Return the earliest and the commit offset, or None when they may have changed."""
+        replica = self.entry.replica
+        if replica is not None and not replica.may_serve:
+            return None  # to ask for them says why
         known = self._known
         return known[1] if known is not None and known[0] is self.mark else None
 

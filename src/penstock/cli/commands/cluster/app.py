@@ -168,7 +168,7 @@ def status(server: Server = None) -> None:
     print_line(f"cluster {reply.cluster_id}, seen from node {reply.node_id}")
     if not reply.groups:
         print_line("a standalone node without other members")
-    for line in nodes:
+    for line in (*nodes, *reply.problems):
         print_line(line)
     for group in reply.groups:
         voters = ",".join(str(node) for node in group.voters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Annotated, Final
 
@@ -10,13 +10,15 @@ import typer
 
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
+from penstock.engine.replication.runtime.shard_replica import ReplicaPosition
 from penstock.engine.routing.quarantine import Quarantine
-from penstock.errors import BadRequestError, UnknownTopicError
-from penstock.meta import RemoteMetaClient, Shard, min_insync_of
+from penstock.errors import BadRequestError, DeadlineError, StoreError, UnknownTopicError
+from penstock.meta import STORAGE_LISTENER, Node, RemoteMetaClient, Shard, min_insync_of
 from penstock.meta.admin import ReplicaProblem, TopicReplicas
 from penstock.node.connect_store import check_addresses
 from penstock.platform.data_directory import check_path
 from penstock.platform.local_disk import LocalDisk
+from penstock.remote.peers.replica_positions import ask_positions
 
 _SHOWN: Final = 10
 _DEADLINE_S: Final = 20.0
@@ -29,7 +31,7 @@ def replica_lines(topics: Sequence[TopicReplicas]) -> Iterator[str]:
         words = [problem.word for problem in one.problems]
         counted = [
             f"{words.count(word)} {word}"
-            for word in ("offline", "at risk", "under-replicated")
+            for word in ("offline", "refusing writes", "at risk", "under-replicated")
             if word in words
         ]
         if one.moving:
@@ -101,7 +103,8 @@ def elect(
         existing = client.get_topic(topic, namespace=namespace)
         if existing is None:
             raise UnknownTopicError(topic)
-        online = {one.node_id for one in client.list_nodes() if one.status != "offline"}
+        nodes = {one.node_id: one for one in client.list_nodes()}
+        online = {node_id for node_id, one in nodes.items() if one.status != "offline"}
         offline = [
             shard
             for shard in client.list_shards(existing.topic_id)
@@ -109,6 +112,7 @@ def elect(
         ]
         if not offline:
             raise BadRequestError(f"no shard of topic {topic!r} is without a leader")
+        positions = _ask_all(nodes, existing.topic_id, offline)
         for shard in offline:
             chosen = _choose(shard, node, online)
             name = f"{topic}/{shard.partition}"
@@ -116,9 +120,68 @@ def elect(
                 print_line(f"{name}: {_sets(shard)}; no replica is online, nothing is done")
                 continue
             print_line(f"{name}: {_sets(shard)}, last leader {shard.last_leader or 'unknown'}")
+            for line in _position_lines(shard, positions):
+                print_line(f"  {line}")
+            print_line(f"  {_risk(shard, chosen, positions)}")
             if not dry_run:
                 client.elect_unclean(shard.id, chosen, shard.partition_epoch)
             print_line(f"{name}: node {chosen} {'would lead' if dry_run else 'leads'}")
+
+
+Positions = dict[int, dict[int, ReplicaPosition] | StoreError]
+"""What each node answered, by node and partition."""
+
+
+def _ask_all(nodes: Mapping[int, Node], topic_id: str, shards: Sequence[Shard]) -> Positions:
+    """Ask every node with a replica how far it is."""
+    answers: Positions = {}
+    for node_id in sorted({replica for shard in shards for replica in shard.replicas}):
+        partitions = [shard.partition for shard in shards if node_id in shard.replicas]
+        node = nodes.get(node_id)
+        address = "" if node is None else node.listeners.get(STORAGE_LISTENER, "")
+        if node is None or not address or node.status == "offline":
+            state = "removed from the cluster" if node is None else node.status
+            answers[node_id] = DeadlineError(f"it is {state}")
+            continue
+        try:
+            answers[node_id] = ask_positions(address, topic_id, partitions)
+        except StoreError as error:
+            answers[node_id] = error
+    return answers
+
+
+def _position(shard: Shard, node: int, positions: Positions) -> ReplicaPosition | None:
+    answer = positions.get(node)
+    return answer.get(shard.partition) if isinstance(answer, dict) else None
+
+
+def _position_lines(shard: Shard, positions: Positions) -> Iterator[str]:
+    for node in shard.replicas:
+        answer, position = positions.get(node), _position(shard, node, positions)
+        if position is not None:
+            yield (
+                f"node {node}: end offset {position.end}, epoch {position.epoch}, "
+                f"commit offset {position.commit}"
+            )
+        elif isinstance(answer, StoreError):
+            yield f"node {node}: not reached: {answer}"
+        else:
+            yield f"node {node}: has no replica open"
+
+
+def _risk(shard: Shard, chosen: int, positions: Positions) -> str:
+    """Say how many records are given up when a node leads."""
+    mine = _position(shard, chosen, positions)
+    if mine is None:
+        return f"how many records are given up is not known: node {chosen} did not say what it has"
+    others = {node: _position(shard, node, positions) for node in shard.replicas if node != chosen}
+    ends = [known.end for known in others.values() if known is not None]
+    silent = [node for node, known in others.items() if known is None]
+    lost = max(0, max(ends, default=0) - mine.end)
+    said = f"with node {chosen}, {lost} records of the replicas that answered are given up"
+    if silent:
+        said += f", and all that only node {_listed(silent)} has, which is not known"
+    return said
 
 
 def _choose(shard: Shard, node: int | None, online: set[int]) -> int | None:

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from penstock.engine.contract import ReplicatedEngine
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.core import CoreOptions, ReplicaCore
+from penstock.engine.replication.counts import ReplicationCounts
 from penstock.engine.replication.effects import (
     Assigned,
     Committed,
@@ -171,6 +172,14 @@ class Replicator:
 
     def _operated(self, shard: ShardId) -> None:
         self.touch(shard.name)
+
+    @property
+    def counts(self) -> ReplicationCounts:
+        return self._core.counts
+
+    def follower_lags(self) -> dict[str, dict[int, int]]:
+        """Return how many records each follower lacks, by shard and node, where this node leads."""
+        return {shard: leader.lags() for shard, leader in list(self._core.leaders.items())}
 
     def lease_holds(self) -> bool:
         return self._meta.lease_holds()

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from penstock.engine.contract import Acks, OnCommitted
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.log import ReplicaLog
@@ -26,6 +28,17 @@ from penstock.errors import (
 
 WAITERS_MAX: Final = 100_000
 """Writes to one shard that may wait for replicas."""
+
+
+class ReplicaPosition(Struct, frozen=True):
+    """How far a replica is."""
+
+    start: int
+    end: int
+    commit: int
+    """The commit offset as its node knows it."""
+    epoch: int
+    """The leader epoch of the last record; -1 in an empty log."""
 
 
 class Owner(Protocol):
@@ -89,6 +102,26 @@ class ShardReplica:
         """Whether everything is committed that this node had when it became leader. Before that,
         readers of the last leader may have seen more than this one shows."""
         return self.logs[0].commit >= self.epoch_start
+
+    @property
+    def position(self) -> ReplicaPosition:
+        log = self.logs[0]
+        return ReplicaPosition(log.start, log.end, log.commit, log.last_epoch)
+
+    # Readers
+
+    def check_lease(self) -> None:
+        """Raise `NotLeaderError` when this node leads as far as it knows, but others may lead: it
+        has not heard of the metadata service for the length of its lease. What it would show was
+        committed; but its end may not be the end, and who waits here for more would wait in
+        vain."""
+        if self.assignment.leader == self._node_id and not self._owner.lease_holds():
+            raise NotLeaderError(self._name, leader=None)
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether readers may take what this node shows for current."""
+        return self._owner.lease_holds()
 
     # Writers
 

@@ -24,6 +24,7 @@ from penstock.meta.raft.network.messages import (
     JoinRequest,
     PeerStatus,
     StatusRequest,
+    is_of_start,
     pack_frame,
     pack_handshake,
 )
@@ -136,12 +137,13 @@ class Incoming(asyncio.Protocol):
     def _refuse(self, reason: str) -> None:
         assert self._raw is not None, "data follows the connection"
         claimed = self._acceptor.claimed
-        self._owner.warn(
-            "connection_refused",
-            peer=str(self._raw.get_extra_info("peername")),
-            node=claimed.node_id if claimed is not None else 0,
-            reason=reason,
-        )
+        if not is_of_start(reason):
+            self._owner.warn(
+                "connection_refused",
+                peer=str(self._raw.get_extra_info("peername")),
+                node=claimed.node_id if claimed is not None else 0,
+                reason=reason,
+            )
         if self._hello is not None or self._is_answered:
             self._raw.abort()
             return
@@ -174,7 +176,8 @@ class Incoming(asyncio.Protocol):
         reason = self._owner.host.check_hello(hello) or self._owner.check_channel(hello)
         if reason is not None:
             self._answer(HandshakeRejected(reason))
-            self._owner.warn("peer_refused", peer=hello.node_id, reason=reason)
+            if not is_of_start(reason):  # the other side reports one that lasts
+                self._owner.warn("peer_refused", peer=hello.node_id, reason=reason)
             self._raw.close()
             return
         if self._timer is not None:

@@ -148,6 +148,16 @@ Opening = ConnectRequest | StatusRequest | JoinRequest
 Answer = HandshakeAccepted | PeerStatus | HandshakeRejected
 HandshakeMessage = Opening | Answer | Challenge | Proof | Sealed
 
+_NOT_YET: Final = " yet"
+_UNPROVEN: Final = " (unauthenticated)"
+
+
+def is_of_start(reason: str) -> bool:
+    """Return whether a refusal says that the other side has not finished its start: it ends by
+    itself, and its reason says "yet"."""
+    return reason.removesuffix(_UNPROVEN).endswith(_NOT_YET)
+
+
 _encoder: Final = Encoder()
 _decoder: Final = Decoder(HandshakeMessage)
 

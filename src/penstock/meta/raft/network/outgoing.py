@@ -18,6 +18,7 @@ from penstock.meta.raft.network.messages import (
     FrameReader,
     HandshakeAccepted,
     HandshakeRejected,
+    is_of_start,
     pack_frame,
 )
 from penstock.meta.state.model import Member
@@ -28,6 +29,8 @@ _log: Final = get_logger(__name__)
 BUFFERED_MAX: Final = 16 << 20
 CONNECT_SECONDS: Final = 2.0
 RECONNECT_SECONDS: Final = 0.2
+START_SECONDS: Final = 10.0
+"""How long a node may refuse connections because it starts, before that is worth a warning."""
 
 
 class Outgoing(asyncio.Protocol):
@@ -155,13 +158,19 @@ class Outgoing(asyncio.Protocol):
 
 
 async def keep_connected(
-    member: Member, connect: Callable[[], Outgoing], *, pause_max: float = RECONNECT_SECONDS
+    member: Member,
+    connect: Callable[[], Outgoing],
+    *,
+    pause_max: float = RECONNECT_SECONDS,
+    on_refused: Callable[[str], None] | None = None,
 ) -> None:
     """Connect to a member, and again after each loss, until the task is cancelled. With each
-    refusal the pause doubles, up to `pause_max`."""
+    refusal the pause doubles, up to `pause_max`; `on_refused` gets the reason of each that is
+    worth a report."""
     loop = asyncio.get_running_loop()
     host, _, port = member.address.rpartition(":")
     logged, pause = "", RECONNECT_SECONDS
+    refused_since: float | None = None
     while True:
         try:
             # Not `wait_for`: it can swallow a cancellation that comes with the connection.
@@ -171,8 +180,18 @@ async def keep_connected(
             await asyncio.sleep(RECONNECT_SECONDS)
             continue
         await connection.lost.wait()
-        if connection.refusal and connection.refusal != logged:
+        if not connection.refusal:
+            refused_since = None
+        elif refused_since is None:
+            refused_since = loop.time()
+        is_patient = is_of_start(connection.refusal) and (
+            refused_since is not None and loop.time() - refused_since < START_SECONDS
+        )
+        if connection.refusal and not is_patient:
+            if connection.refusal != logged:
+                _log.warning("peer_refused_us", peer=member.node_id, reason=connection.refusal)
             logged = connection.refusal
-            _log.warning("peer_refused_us", peer=member.node_id, reason=logged)
+            if on_refused is not None:
+                on_refused(logged)
         pause = min(pause * 2, pause_max) if connection.refusal else RECONNECT_SECONDS
         await asyncio.sleep(pause)

@@ -39,6 +39,7 @@ from penstock.meta.raft.network.outgoing import (
     Outgoing,
     keep_connected,
 )
+from penstock.meta.raft.network.peer_problems import PeerProblems
 from penstock.meta.raft.network.traffic import ChannelTraffic
 from penstock.meta.state.model import Member
 from penstock.platform.clock import SystemClock
@@ -84,6 +85,7 @@ class Transport:
         """Unauthenticated connections, the oldest first."""
         self.greeted: Final[dict[asyncio.Transport, ConnectRequest]] = {}
         """Connections that carry Raft frames, and the requests that opened them."""
+        self.problems: Final = PeerProblems()
         self.traffic: Final = ChannelTraffic()
         self.data: Final = DataNetwork(lambda: self.host)
         self._joins: Final = threading.BoundedSemaphore(_JOINS_MAX)
@@ -136,7 +138,11 @@ class Transport:
             if node not in self._peers:
                 peer = self._peers[node] = _Peer(member)
                 connect = partial(self._connect, peer)
-                peer.task = self.loop.create_task(keep_connected(member, connect))
+                peer.task = self.loop.create_task(
+                    keep_connected(
+                        member, connect, on_refused=partial(self._refused_by, member.node_id)
+                    )
+                )
 
     def _connect(self, peer: _Peer) -> Outgoing:
         node = peer.member.node_id
@@ -253,8 +259,16 @@ class Transport:
             oldest.abort()
             self.warn("handshakes_crowded", limit=PENDING_MAX)
 
+    def _refused_by(self, node: int, reason: str) -> None:
+        self.problems.record("refused by", node, f"node {node} refuses this node: {reason}")
+
     def warn(self, event: str, **fields: str | int) -> None:
-        """Log events of unauthenticated peers, a few times a minute at most."""
+        """Log events of unauthenticated peers, a few times a minute at most, and keep the last
+        one of each node."""
+        node = fields.get("node", fields.get("peer", 0))
+        known = node if isinstance(node, int) else 0
+        who = f"node {known}" if known else f"a connection from {fields.get('peer')}"
+        self.problems.record(event, known, f"this node refuses {who}: {fields.get('reason')}")
         now = self.loop.time()
         if now - self._warned_at > _WARNINGS_SECONDS:
             self._warned_at, self._warnings = now, 0
