@@ -61,6 +61,19 @@ def replica(owner: Owner, log: SimulatedLog) -> ShardReplica:
     return replica
 
 
+def test_a_leader_without_a_lease_shows_readers_nothing(
+    replica: ShardReplica, owner: Owner
+) -> None:
+    replica.check_lease()
+    assert replica.may_serve
+    owner.has_lease = False
+    assert not replica.may_serve
+    with pytest.raises(NotLeaderError):
+        replica.check_lease()
+    replica.assign(replace(LED, leader=2, leader_epoch=5, partition_epoch=8))
+    replica.check_lease()  # the leader answers
+
+
 def outcomes_of(replica: ShardReplica, end: int, epoch: int = 4) -> list[StoreError | None]:
     outcomes: list[StoreError | None] = []
     replica.call_when_committed(end, epoch, outcomes.append)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from tests.meta.raft.cluster_in_process import ClusterInProcess, free_ports, wai
 from tests.meta.raft.network.two_nodes import Inbox
 
 from penstock.meta import PeerNetwork
+from penstock.meta.admin import meta_pb2 as pb
 from penstock.meta.raft.client import RaftMetaClient
 from penstock.meta.raft.members.bootstrap import Place
 from penstock.meta.raft.network.handshake import Opener, cluster_tag
@@ -119,9 +122,35 @@ def test_a_stale_epoch_another_cluster_or_another_node_is_refused_on_every_chann
         assert isinstance(refused, HandshakeRejected), sentence
         assert sentence in refused.reason
         assert "(unauthenticated)" not in refused.reason
+        is_shown = any(sentence in problem for problem in first.problems())
+        assert is_shown is not refused.reason.endswith(" yet"), "a start is not a problem"
     stranger = call_node(cluster.addresses[1], Opener(good, b"another key"))
     assert isinstance(stranger, HandshakeRejected)
     assert "does not know this cluster's key" in stranger.reason
+    assert any("does not know this cluster's key" in problem for problem in first.problems())
+    old = call_node(
+        cluster.addresses[1], Opener(replace(good, protocol=1), first._credentials.hello_key)
+    )
+    assert isinstance(old, HandshakeRejected)
+    sentence = f"the other side speaks protocol 1; this node speaks {PROTOCOL}"
+    assert any(sentence in problem for problem in first.problems())
+
+
+def test_garbage_on_the_internal_port_is_named_in_the_status(cluster: ClusterInProcess) -> None:
+    first = cluster.clients[1]
+    host, _, port = cluster.addresses[1].rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 9)
+        stranger.settimeout(10)
+        while stranger.recv(1_000):
+            pass
+    reply = first.service().cluster_status(pb.ClusterStatusRequest())
+    (problem,) = reply.problems
+    assert re.fullmatch(
+        r"this node refuses a connection from \('127.0.0.1', \d+\): a frame of \d+ bytes; at most "
+        r"\d+",
+        problem,
+    )
 
 
 def test_a_killed_process_is_noticed_and_its_port_refuses(tmp_path: Path) -> None:

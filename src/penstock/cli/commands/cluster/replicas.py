@@ -29,11 +29,13 @@ def replica_lines(topics: Sequence[TopicReplicas]) -> Iterator[str]:
     for one in topics:
         config = one.topic.config
         words = [problem.word for problem in one.problems]
-        counted = [
-            f"{words.count(word)} {word}"
-            for word in ("offline", "refusing writes", "at risk", "under-replicated")
-            if word in words
-        ]
+        counts = {
+            "offline": words.count("offline"),
+            "under-replicated": len(words) - words.count("offline"),
+            "refusing writes": words.count("refusing writes"),
+            "at risk": words.count("at risk"),
+        }
+        counted = [f"{count} {word}" for word, count in counts.items() if count]
         if one.moving:
             counted.append(f"{one.moving} moving")
         yield (

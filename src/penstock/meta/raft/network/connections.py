@@ -175,9 +175,9 @@ class Incoming(asyncio.Protocol):
         assert self._raw is not None, "data follows the connection"
         reason = self._owner.host.check_hello(hello) or self._owner.check_channel(hello)
         if reason is not None:
-            self._answer(HandshakeRejected(reason))
             if not is_of_start(reason):  # the other side reports one that lasts
                 self._owner.warn("peer_refused", peer=hello.node_id, reason=reason)
+            self._answer(HandshakeRejected(reason))
             self._raw.close()
             return
         if self._timer is not None:
