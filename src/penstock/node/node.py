@@ -86,7 +86,7 @@ _log: Final = get_logger(__name__)
 class Node:
     """A running node; `close` stops it. Use as a context manager, or call `close`."""
 
-    _is_start_complete = _is_disk_failed = False
+    _is_start_complete = _is_disk_failed = _is_handed_over = False
 
     def __init__(
         self,
@@ -178,7 +178,8 @@ class Node:
 
     def hand_over(self) -> None:
         """Let other nodes lead what they can, before this one stops. It still serves."""
-        if isinstance(self.meta, LeadingNode):
+        if isinstance(self.meta, LeadingNode) and not self._is_handed_over:
+            self._is_handed_over = True
             handover = Handover(self.meta, self.replicator, self.offset_manager.flush, self.clock)
             handover.run(self.settings.node.handover_s)
 

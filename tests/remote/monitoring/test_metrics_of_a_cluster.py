@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.meta.raft.cluster_in_process import free_ports, wait_until
 from tests.remote.monitoring.test_metrics import CLUSTER, SETTINGS, scrape
 
+import penstock
+from penstock.errors import BadRequestError
 from penstock.meta import PeerNetwork
 from penstock.remote.server.node_server import Server
 from penstock.settings import merge_settings
@@ -73,3 +77,59 @@ def test_nodes_of_a_cluster_move_the_metrics_of_each_channel(tmp_path: Path) -> 
     finally:
         for server in servers.values():
             server.close()
+
+
+@pytest.mark.timeout(200)
+def test_nodes_of_a_cluster_move_the_metrics_of_replication(tmp_path: Path) -> None:
+    servers = start_three(tmp_path)
+    value = {node: server.node.registry.get_sample_value for node, server in servers.items()}
+
+    def total(name: str, node: int) -> float:
+        return value[node](name) or 0.0
+
+    def has_copied(node: int) -> bool:
+        return total("penstock_replica_copied_records_total", node) >= 20
+
+    def lag_of(node: int, leader: int) -> float | None:
+        labels = {"namespace": "default", "topic": "t", "node": str(node)}
+        return value[leader]("penstock_replica_lag_records", labels)
+
+    try:
+        with penstock.connect([f"127.0.0.1:{server.port}" for server in servers.values()]) as store:
+            wait_until(lambda: create_topic(store), "three nodes can have replicas")
+            topic = store.topic("t")
+            for number in range(20):
+                topic.write(b"%d" % number)
+            leader = topic.describe().partitions[0].leader
+            assert leader is not None
+            first, second = (node for node in servers if node != leader)
+            assert total("penstock_replica_elections_total", leader) >= 1
+            for node in (first, second):
+                wait_until(partial(has_copied, node), "the followers copy")
+                assert total("penstock_replica_copied_bytes_total", node) >= 20 * 91
+                wait_until(partial(is_zero, partial(lag_of, node, leader)), "no lag")
+            servers[first].close()
+            topic.write(b"one node is gone")
+            assert total("penstock_in_sync_shrinks_total", leader) == 1
+            assert total("penstock_shards_under_replicated", leader) == 1
+            assert total("penstock_shards_at_risk", leader) == 1
+            assert lag_of(first, leader) == 1
+            servers[leader].close()
+            wait_until(
+                lambda: total("penstock_replica_elections_total", second) >= 1, "another one leads"
+            )
+    finally:
+        for server in servers.values():
+            server.close()
+
+
+def is_zero(value: Callable[[], float | None]) -> bool:
+    return value() == 0
+
+
+def create_topic(store: penstock.Store) -> bool:
+    try:
+        store.create_topic("t", replication=3)
+    except BadRequestError:
+        return False
+    return True
