@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.meta.raft.members.membership import MemberGroup, ready_voters
 from penstock.meta.raft.group.status import RaftStatus
+from penstock.meta.raft.members.membership import MemberGroup, ready_voters
 from penstock.platform.clock import Clock
 
 _LOOK_S: Final = 0.02
