@@ -14,7 +14,7 @@ from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.routing.append_notifications import AppendSubscription
-from penstock.engine.routing.storage_cache import StorageCacheManager
+from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import (
     BadRequestError,
     BusyError,
@@ -120,6 +120,24 @@ def test_another_nodes_shard_is_forwarded_to_its_leader() -> None:
     assert set(other.asked) == {(7, MEMORY)}
     bench.tell(ShardPut(shard_of(SHARD)))
     assert bench.values() == [b"here"]
+
+
+def test_a_local_write_is_not_forwarded_when_its_leader_changes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = OtherNode()
+    other.engine.create_shard(SHARD, ShardConfig())
+    bench = Bench(other)
+    check_led = bench.handler.check_led
+
+    def check_and_change(entry: ShardEntry) -> None:
+        check_led(entry)
+        bench.tell(ShardPut(shard_of(SHARD, leader=7)))
+
+    monkeypatch.setattr(bench.handler, "check_led", check_and_change)
+    with pytest.raises(NotLeaderError, match="7"):
+        bench.handler.batch_write(NAME, [Record(b"v")], is_local=True)
+    assert other.asked == []
 
 
 @pytest.mark.parametrize(

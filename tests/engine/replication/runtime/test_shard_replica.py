@@ -10,6 +10,7 @@ from tests.engine.replication.simulated_log import SimulatedLog
 
 from penstock.engine.contract import Acks
 from penstock.engine.replication import Assignment
+from penstock.engine.replication.runtime import shard_replica
 from penstock.engine.replication.runtime.shard_replica import ShardReplica
 from penstock.errors import (
     DeadlineError,
@@ -161,6 +162,16 @@ def test_a_wait_ends_with_its_deadline_and_says_that_the_outcome_is_unknown(
     with pytest.raises(DeadlineError, match="unknown"):
         replica.wait(1, 4, Acks.ALL, 0.01)
     assert owner.touched == ["orders_0"]
+
+
+def test_a_write_that_may_not_wait_has_an_unknown_outcome(
+    replica: ShardReplica, log: SimulatedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_replica, "WAITERS_MAX", 1)
+    log.append(1)
+    first, second = outcomes_of(replica, 1), outcomes_of(replica, 1)
+    assert not first
+    assert [type(one) for one in second] == [DeadlineError]
 
 
 def test_a_thread_that_waits_is_woken_by_the_commit(

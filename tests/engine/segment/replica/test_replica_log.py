@@ -18,6 +18,7 @@ from penstock.errors import (
     DeadlineError,
     NotLeaderError,
     ShardSealedError,
+    UnknownShardError,
 )
 from penstock.record import Flush, Producer, QueueKind, Record
 
@@ -84,6 +85,15 @@ def test_the_commit_offset_outlasts_the_process_and_never_grows_by_that(how: str
         store.append(SHARD, record(1))
     data = logs_of(store)[0]
     assert (data.commit, data.end) == (3, 10)
+
+
+def test_the_log_of_a_deleted_shard_says_that_it_is_gone(pair: Pair) -> None:
+    store = pair.leader.store
+    fill(store, SHARD, 2)
+    data = logs_of(store)[0]
+    store.delete_shard(SHARD)
+    with pytest.raises(UnknownShardError):
+        _ = data.commit
 
 
 def test_a_shard_with_one_copy_is_committed_when_it_becomes_replicated(rig: Rig) -> None:

@@ -43,7 +43,7 @@ from penstock.engine.replication.runtime.shard_replica import ShardReplica
 from penstock.engine.replication.runtime.syncs import Syncs
 from penstock.engine.replication.runtime.takeovers import Takeovers
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
-from penstock.errors import BadRequestError, StoreError
+from penstock.errors import BadRequestError, StoreError, UnknownShardError
 from penstock.meta import Update
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
@@ -245,6 +245,9 @@ class Replicator:
         """Run a step. An engine that fails (a full disk, a lost device) fails its own shard."""
         try:
             step(now)
+        except UnknownShardError as error:
+            # Deleted here; the metadata that say so are in the inbox, or on their way.
+            _log.debug("replicated_shard_deleted", reason=str(error))
         except StoreError as error:
             _log.error("replication_step_failed", reason=str(error))
 

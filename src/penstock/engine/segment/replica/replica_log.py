@@ -26,7 +26,7 @@ from penstock.engine.segment.read.page_reader import PageReader
 from penstock.engine.segment.replica.damage import end_of_damage, start_of_group
 from penstock.engine.segment.replica.holes import Hole, decode_hole, encode_hole
 from penstock.engine.segment.replica.range_reader import RangeReader
-from penstock.errors import BadRequestError, CorruptionError, RequestError
+from penstock.errors import BadRequestError, CorruptionError, RequestError, UnknownShardError
 from penstock.platform.log import get_logger
 from penstock.record import Flush, Offset, QueueKind, ShardId
 
@@ -90,7 +90,8 @@ class SegmentReplicaLog:
     @property
     def commit(self) -> int:
         limit = self._log.commit_limit
-        assert limit is not None, "a replicated shard has a limit"
+        if limit is None:
+            raise UnknownShardError(self._log.shard.name)  # deleted; the metadata will say so
         return limit
 
     @property
