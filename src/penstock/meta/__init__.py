@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ClusterNode,
         GroupInfo,
         InSyncProposal,
+        LeaderOutcome,
         ListenerAnnouncer,
         MetaClient,
         MetadataClient,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         OffsetClient,
         PeerNetwork,
         ReplicaClient,
+        ReplicaMove,
         StartProof,
         Takeover,
     )
@@ -100,9 +102,9 @@ else:  # otherwise a misspelt name would pass the type checker
         __name__,
         {
             "client": (
-                "ClusterNode GroupInfo InSyncProposal ListenerAnnouncer MetaClient "
-                "MetadataClient NewTopic OffsetClient PeerNetwork ReplicaClient StartProof "
-                "Takeover"
+                "ClusterNode GroupInfo InSyncProposal LeaderOutcome ListenerAnnouncer MetaClient "
+                "MetadataClient NewTopic OffsetClient PeerNetwork ReplicaClient ReplicaMove "
+                "StartProof Takeover"
             ),
             "client_api.transaction_client": "TransactionClient",
             "controller.decisions": "STORAGE_LISTENER abandoned_shards",
@@ -172,6 +174,7 @@ __all__ = [
     "GroupName",
     "GroupOffsets",
     "InSyncProposal",
+    "LeaderOutcome",
     "Lease",
     "ListenerAnnouncer",
     "MetaClient",
@@ -185,6 +188,7 @@ __all__ = [
     "PeerNetwork",
     "RemoteMetaClient",
     "ReplicaClient",
+    "ReplicaMove",
     "ReplicaOutcome",
     "Segment",
     "Shard",

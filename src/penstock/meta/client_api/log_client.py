@@ -12,16 +12,16 @@ from penstock.meta.client_api.broker_lease import BrokerLease
 from penstock.meta.client_api.metadata_client import LogMetadataClient
 from penstock.meta.client_api.metadata_proposer import MetadataGroup
 from penstock.meta.client_api.offset_client import LogOffsetClient, OffsetGroup
-from penstock.meta.client_api.replica_client import LogReplicaClient
+from penstock.meta.client_api.reassignment_client import LogReassignmentClient
 from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.controller.decisions import storage_nodes
-from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE, REPLICATION_ROLE
+from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE, REASSIGNMENT_ROLE, REPLICATION_ROLE
 from penstock.meta.state.metadata.rows import NODES
 from penstock.meta.watch import Watchers
 from penstock.platform.clock import Clock
 
 
-class LogClient(LogMetadataClient, LogReplicaClient, LogOffsetClient, LogTransactionClient):
+class LogClient(LogMetadataClient, LogReassignmentClient, LogOffsetClient, LogTransactionClient):
     def __init__(
         self,
         metadata: MetadataGroup,
@@ -49,7 +49,7 @@ class LogClient(LogMetadataClient, LogReplicaClient, LogOffsetClient, LogTransac
 class ClusterClient(LogClient):
     """A client that may send a request again, and that registers its node."""
 
-    _roles: tuple[str, ...] = (PLUGIN_STORAGE_ROLE, REPLICATION_ROLE)
+    _roles: tuple[str, ...] = (PLUGIN_STORAGE_ROLE, REPLICATION_ROLE, REASSIGNMENT_ROLE)
     _proof = StartProof()
     """Whether this node's logs have what they had at its last end; set before it registers."""
 

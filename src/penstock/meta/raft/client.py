@@ -67,7 +67,7 @@ from penstock.meta.raft.node import NodeTiming, RaftNode
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE, REPLICATION_ROLE
+from penstock.meta.state.constants import PLUGIN_STORAGE_ROLE, REASSIGNMENT_ROLE, REPLICATION_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
@@ -88,7 +88,7 @@ def _draw(clock: Clock, entropy: Callable[[int], bytes]) -> tuple[str, bytes]:
 class RaftMetaClient(ClusterClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
-    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE)
+    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE, REASSIGNMENT_ROLE)
 
     def __init__(
         self,

@@ -26,6 +26,9 @@ a node as they come, so that also nodes of older ones agree on which nodes have 
 REPLICATION_ROLE: Final = "replication"
 """A role of every node whose release replicates shards: as long as one node lacks it, no topic has
 more than one replica."""
+REASSIGNMENT_ROLE: Final = "reassignment"
+"""A role of every node whose release limits the rate at which reassigned shards are copied, and
+changes the number of replicas of topics that exist."""
 SYNC_FLUSH: Final = "SYNC_FLUSH"
 FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
 CLEANUPS: Final = frozenset({"delete", "compact", "compact,delete"})

@@ -127,6 +127,18 @@ class Shard(Struct, frozen=True, array_like=True, kw_only=True):
     """Replicas that a reassignment adds; they count when they are in sync."""
     removing: tuple[int, ...] = ()
     """Replicas that go once those of `adding` are in sync."""
+    throttle: int = 0
+    """Bytes per second at which those of `adding` copy at most; 0: no limit but the node's."""
+
+    @property
+    def is_moving(self) -> bool:
+        """Return whether a reassignment is under way."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def preferred_leader(self) -> int:
+        """The first replica that stays."""
+        return next((node for node in self.replicas if node not in self.removing), self.replicas[0])
 
     @property
     def id(self) -> ShardId:
@@ -138,6 +150,7 @@ class Shard(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 _UNREPLICATED_FIELDS: Final = 10
+_UNTHROTTLED_FIELDS: Final = 15
 
 
 def stored_fields(shard: Shard) -> tuple[object, ...]:
@@ -151,6 +164,8 @@ def stored_fields(shard: Shard) -> tuple[object, ...]:
         or shard.adding
         or shard.removing
     )
+    if is_replicated and not shard.throttle:
+        return fields[:_UNTHROTTLED_FIELDS]
     return fields if is_replicated else fields[:_UNREPLICATED_FIELDS]
 
 

@@ -199,6 +199,8 @@ class ReassignReplicas(Struct, frozen=True, array_like=True, tag="reassign-repli
     partition: Partition
     partition_epoch: Count
     replicas: Nodes
+    throttle: Count = 0
+    """Bytes per second at which each node copies; 0: no limit but its own."""
 
 
 class CancelReassignment(Struct, frozen=True, array_like=True, tag="cancel-reassignment"):

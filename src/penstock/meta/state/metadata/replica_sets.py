@@ -220,7 +220,12 @@ def change_min_insync(shard: Shard) -> Shard:
 
 
 def reassign(
-    shard: Shard, target: tuple[int, ...], *, brokers: BrokerEpochs, min_insync: int
+    shard: Shard,
+    target: tuple[int, ...],
+    *,
+    brokers: BrokerEpochs,
+    min_insync: int,
+    throttle: int = 0,
 ) -> Shard | Rejected:
     """Return the shard on its way to other replicas, the preferred leader first. A reassignment
     that was under way ends."""
@@ -237,6 +242,7 @@ def reassign(
         replicas=(*target, *removed),
         adding=tuple(node for node in target if node not in settled),
         removing=removed,
+        throttle=throttle,
         partition_epoch=shard.partition_epoch + 1,
     )
     return complete_reassignment(moving, brokers=brokers, min_insync=min_insync)
@@ -276,6 +282,7 @@ def _drop(shard: Shard, nodes: tuple[int, ...], *, brokers: BrokerEpochs, min_in
         replicas=tuple(node for node in shard.replicas if node not in nodes),
         adding=(),
         removing=(),
+        throttle=0,
         partition_epoch=shard.partition_epoch + 1,
     )
     for node in nodes:

@@ -211,6 +211,7 @@ def reassign_replicas(view: View, command: ReassignReplicas, moment: Moment) -> 
         target,
         brokers=broker_epochs(view),
         min_insync=rules.min_insync_of(topic.config),
+        throttle=command.throttle,
     )
     return _put_one(view, shard, after, moment)
 
