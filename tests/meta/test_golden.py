@@ -37,7 +37,7 @@ from penstock.meta.state.metadata.commands import (
     ReportUnproven,
     Request,
 )
-from penstock.meta.state.metadata.rows import encode_events, encode_shard
+from penstock.meta.state.metadata.rows import NODES, encode_events, encode_shard
 from penstock.meta.state.model import (
     Lease,
     Node,
@@ -153,7 +153,7 @@ def written() -> dict[str, bytes]:
         "topic": encode(TOPIC),
         "shard": encode_shard(SHARD),
         "segment": encode(SEGMENT),
-        "node": encode(NODE),
+        "node": NODES.encode(NODE),
         "lease": encode(LEASE),
         "events": encode(EVENTS),
         "request": metadata.encode_request(REQUEST),

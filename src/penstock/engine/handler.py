@@ -11,6 +11,7 @@ thread-safe; they promise what `StorageEngine` promises, and raise besides:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -43,6 +44,7 @@ REPLICAS_WAIT_S: Final = 30.0
 """How long a writer waits for replicas; it may ask for less."""
 _ELSEWHERE_PAUSE_S: Final = 0.1
 """How often a node looks for records of a shard that another one leads, while a caller waits."""
+_BEGIN_PAUSE_S: Final = 0.001
 
 
 class StorageEngineHandler(StableReads):
@@ -93,6 +95,8 @@ class StorageEngineHandler(StableReads):
         self._count_written(entry, written)
         if epoch != NOT_REPLICATED:
             _wait_for_replicas(entry, written, epoch, acks)
+        elif entry.is_replicated:
+            _wait_if_begun(entry, engine, written, acks)
         return written
 
     def try_write(self, shard_name: str, record: Record) -> Written | None:
@@ -104,6 +108,8 @@ class StorageEngineHandler(StableReads):
         written = engine.try_write(entry.id, record)
         if written is not None:
             self._count_written(entry, written)
+            if entry.is_replicated:
+                _wait_if_begun(entry, engine, written, Acks.ALL)
         return written
 
     def batch_write(
@@ -131,6 +137,8 @@ class StorageEngineHandler(StableReads):
         self._count_written(entry, written)
         if epoch != NOT_REPLICATED:
             _wait_for_replicas(entry, written, epoch, acks, on_committed)
+        elif entry.is_replicated:
+            _wait_if_begun(entry, engine, written, acks, on_committed)
         elif on_committed is not None:
             on_committed(None)
         return written
@@ -156,12 +164,22 @@ class StorageEngineHandler(StableReads):
             batch = [ShardPart(entry.id, parts[number][1]) for number, entry in members]
             outcomes = shared.batch_write_parts(batch)
             for (number, entry), result in zip(members, outcomes, strict=True):
-                results[number] = result
-                if isinstance(result, Written):
-                    self._count_written(entry, result)
-                else:
-                    entry.errors += 1
+                results[number] = self._count_part(entry, shared, result)
         return [result for result in results if result is not None]
+
+    def _count_part(
+        self, entry: ShardEntry, engine: object, result: Written | StoreError
+    ) -> Written | StoreError:
+        if isinstance(result, StoreError):
+            entry.errors += 1
+            return result
+        self._count_written(entry, result)
+        if entry.is_replicated:
+            try:
+                _wait_if_begun(entry, engine, result, Acks.ALL)
+            except StoreError as error:
+                return error
+        return result
 
     def write_batch(
         self,
@@ -190,6 +208,8 @@ class StorageEngineHandler(StableReads):
         self._count_written(entry, written)
         if epoch != NOT_REPLICATED:
             _wait_for_replicas(entry, written, epoch, acks, on_committed)
+        elif entry.is_replicated:
+            _wait_if_begun(entry, engine, written, acks, on_committed)
         elif on_committed is not None:
             on_committed(None)
         return written
@@ -327,6 +347,32 @@ def _begin_write(entry: ShardEntry, engine: object, acks: Acks) -> int:
     return replica.check(acks)
 
 
+def _wait_if_begun(
+    entry: ShardEntry,
+    engine: object,
+    written: Written,
+    acks: Acks,
+    on_committed: OnCommitted | None = None,
+) -> None:
+    """Wait for the replicas of a shard that had none when the write began: it may have been made
+    under the first epoch of its replication, and need not be committed yet."""
+    give_up = time.monotonic() + REPLICAS_WAIT_S
+    # The engine of another node has waited.
+    while isinstance(engine, ReplicatedEngine) and entry.is_replicated and entry.replica is None:
+        if time.monotonic() > give_up:
+            raise DeadlineError(
+                f"the replication of {entry.name!r} has not begun within {REPLICAS_WAIT_S:g} s; "
+                "the outcome is unknown"
+            )
+        time.sleep(_BEGIN_PAUSE_S)
+    replica = entry.replica
+    if replica is not None and isinstance(engine, ReplicatedEngine):
+        epoch = replica.assignment.leader_epoch
+        _wait_for_replicas(entry, written, epoch, acks, on_committed)
+    elif on_committed is not None:
+        on_committed(None)
+
+
 def _wait_for_replicas(
     entry: ShardEntry,
     written: Written,
@@ -334,7 +380,11 @@ def _wait_for_replicas(
     acks: Acks,
     on_committed: OnCommitted | None = None,
 ) -> None:
-    replica = entry.replica
+    replica, meta = entry.replica, entry.meta
+    if replica is None and meta is not None and meta.leader_epoch == epoch:
+        if on_committed is not None:
+            on_committed(None)
+        return  # it has become the only copy
     if replica is None:
         raise DeadlineError(
             f"{entry.name!r} has no replica here any more; the outcome is unknown, try again"

@@ -59,7 +59,11 @@ if TYPE_CHECKING:
         is_plugin_storage,
     )
     from penstock.meta.state.metadata.commands import Election, ReplicaOutcome
-    from penstock.meta.state.metadata.replica_sets import is_replicated, min_insync_of
+    from penstock.meta.state.metadata.replica_sets import (
+        is_replicated,
+        min_insync_of,
+        shard_min_insync,
+    )
     from penstock.meta.state.model import (
         INT_MAX,
         PARTITIONS_MAX,
@@ -120,7 +124,7 @@ else:  # otherwise a misspelt name would pass the type checker
                 "is_plugin_storage"
             ),
             "state.metadata.commands": "Election ReplicaOutcome",
-            "state.metadata.replica_sets": "is_replicated min_insync_of",
+            "state.metadata.replica_sets": "is_replicated min_insync_of shard_min_insync",
             "state.model": (
                 "INT_MAX PARTITIONS_MAX UNLIMITED Lease Node Segment Shard "
                 "TieringPolicy Topic TopicConfig"
@@ -214,4 +218,5 @@ __all__ = [
     "meta_handlers",
     "min_insync_of",
     "parse_ulid",
+    "shard_min_insync",
 ]

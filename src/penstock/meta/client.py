@@ -367,6 +367,7 @@ class MetadataClient(ReplicaClient, Protocol):
         boot_id: str = "",
         store_id: str = "",
         proof: StartProof | None = None,
+        free_bytes: int = -1,
     ) -> Node:
         """Register this node. With another `store_id` than before its replicas count no more, and
         shards with one copy are lost. After a restart without a `proof` that names its last epoch
@@ -518,6 +519,11 @@ class ClusterNode(ListenerAnnouncer, Protocol):
 
     def leave(self) -> None:
         """Tell all nodes that this one stops."""
+        ...
+
+    def report_disk(self, free_bytes: int) -> None:
+        """Tell all nodes how much free space this one has for records, if that has changed enough
+        to matter for the placement of shards."""
         ...
 
 

@@ -11,7 +11,6 @@ from penstock.meta.client_api.metadata_proposer import expect_result
 from penstock.meta.client_api.replica_client import LogReplicaClient
 from penstock.meta.controller.decisions import DRAINING, ONLINE
 from penstock.meta.controller.replica_decisions import drains
-from penstock.meta.state.constants import REASSIGNMENT_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import NODES, SHARDS
 from penstock.meta.state.model import Shard
@@ -24,9 +23,12 @@ _TRIES: Final = 5
 class LogReassignmentClient(LogReplicaClient):
     """See `ReplicaClient` for what the methods promise."""
 
+    def _check_reassignment(self) -> None:
+        """See `LogMetadataClient`."""
+
     def start_reassignments(self, moves: Sequence[ReplicaMove]) -> list[Shard | StoreError]:
-        if any(move.throttle for move in moves):
-            self._check_throttle()
+        if any(move.throttle or len(move.replicas) == 1 for move in moves):
+            self._check_reassignment()
         targets = {move.shard: move for move in moves}
         if len(targets) != len(moves):
             raise BadRequestError("a shard is named twice in one reassignment")
@@ -170,16 +172,6 @@ class LogReassignmentClient(LogReplicaClient):
             if not remaining:
                 break
         return [outcomes[name] for name in shards]
-
-    def _check_throttle(self) -> None:
-        old = sorted(
-            node.node_id for node in NODES.scan(self._reader) if REASSIGNMENT_ROLE not in node.roles
-        )
-        if old:
-            raise BadRequestError(
-                "a throttle needs a newer release on these nodes: "
-                f"{', '.join(map(str, old))}; upgrade them, or reassign without one"
-            )
 
 
 def _id_of(election: cmd.Election) -> ShardId:
