@@ -11,7 +11,6 @@ thread-safe; they promise what `StorageEngine` promises, and raise besides:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -44,7 +43,6 @@ REPLICAS_WAIT_S: Final = 30.0
 """How long a writer waits for replicas; it may ask for less."""
 _ELSEWHERE_PAUSE_S: Final = 0.1
 """How often a node looks for records of a shard that another one leads, while a caller waits."""
-_BEGIN_PAUSE_S: Final = 0.001
 
 
 class StorageEngineHandler(StableReads):
@@ -96,7 +94,7 @@ class StorageEngineHandler(StableReads):
         if epoch != NOT_REPLICATED:
             _wait_for_replicas(entry, written, epoch, acks)
         elif entry.is_replicated:
-            _wait_if_begun(entry, engine, written, acks)
+            self._wait_if_begun(entry, engine, written, acks)
         return written
 
     def try_write(self, shard_name: str, record: Record) -> Written | None:
@@ -109,7 +107,7 @@ class StorageEngineHandler(StableReads):
         if written is not None:
             self._count_written(entry, written)
             if entry.is_replicated:
-                _wait_if_begun(entry, engine, written, Acks.ALL)
+                self._wait_if_begun(entry, engine, written, Acks.ALL)
         return written
 
     def batch_write(
@@ -138,7 +136,7 @@ class StorageEngineHandler(StableReads):
         if epoch != NOT_REPLICATED:
             _wait_for_replicas(entry, written, epoch, acks, on_committed)
         elif entry.is_replicated:
-            _wait_if_begun(entry, engine, written, acks, on_committed)
+            self._wait_if_begun(entry, engine, written, acks, on_committed)
         elif on_committed is not None:
             on_committed(None)
         return written
@@ -176,7 +174,7 @@ class StorageEngineHandler(StableReads):
         self._count_written(entry, result)
         if entry.is_replicated:
             try:
-                _wait_if_begun(entry, engine, result, Acks.ALL)
+                self._wait_if_begun(entry, engine, result, Acks.ALL)
             except StoreError as error:
                 return error
         return result
@@ -209,10 +207,32 @@ class StorageEngineHandler(StableReads):
         if epoch != NOT_REPLICATED:
             _wait_for_replicas(entry, written, epoch, acks, on_committed)
         elif entry.is_replicated:
-            _wait_if_begun(entry, engine, written, acks, on_committed)
+            self._wait_if_begun(entry, engine, written, acks, on_committed)
         elif on_committed is not None:
             on_committed(None)
         return written
+
+    def _wait_if_begun(
+        self,
+        entry: ShardEntry,
+        engine: object,
+        written: Written,
+        acks: Acks,
+        on_committed: OnCommitted | None = None,
+    ) -> None:
+        """Wait for the replicas of a shard that had none when the write began: it may have been
+        made under the first epoch of its replication, and need not be committed yet."""
+        if not isinstance(engine, ReplicatedEngine):  # that of another node has waited
+            if on_committed is not None:
+                on_committed(None)
+            return
+        self.cache.wait_until_led([entry.name], self.node_id, REPLICAS_WAIT_S)
+        replica, meta = entry.replica, entry.meta
+        if replica is not None:
+            epoch = replica.assignment.leader_epoch
+        else:
+            epoch = NOT_REPLICATED if meta is None or entry.is_replicated else meta.leader_epoch
+        _wait_for_replicas(entry, written, epoch, acks, on_committed)
 
     def bounds(self, entry: ShardEntry) -> tuple[int, int]:
         """Return the earliest and the commit offset of a shard that this node leads, and nothing
@@ -345,32 +365,6 @@ def _begin_write(entry: ShardEntry, engine: object, acks: Acks) -> int:
     if replica is None or not isinstance(engine, ReplicatedEngine):
         return NOT_REPLICATED  # the leader, another node, waits for the replicas
     return replica.check(acks)
-
-
-def _wait_if_begun(
-    entry: ShardEntry,
-    engine: object,
-    written: Written,
-    acks: Acks,
-    on_committed: OnCommitted | None = None,
-) -> None:
-    """Wait for the replicas of a shard that had none when the write began: it may have been made
-    under the first epoch of its replication, and need not be committed yet."""
-    give_up = time.monotonic() + REPLICAS_WAIT_S
-    # The engine of another node has waited.
-    while isinstance(engine, ReplicatedEngine) and entry.is_replicated and entry.replica is None:
-        if time.monotonic() > give_up:
-            raise DeadlineError(
-                f"the replication of {entry.name!r} has not begun within {REPLICAS_WAIT_S:g} s; "
-                "the outcome is unknown"
-            )
-        time.sleep(_BEGIN_PAUSE_S)
-    replica = entry.replica
-    if replica is not None and isinstance(engine, ReplicatedEngine):
-        epoch = replica.assignment.leader_epoch
-        _wait_for_replicas(entry, written, epoch, acks, on_committed)
-    elif on_committed is not None:
-        on_committed(None)
 
 
 def _wait_for_replicas(

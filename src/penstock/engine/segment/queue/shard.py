@@ -189,7 +189,7 @@ class ShardLog:
             self._commit_limit = None
             self.state.end_replication()
             self.is_led = False
-            self.note_state()
+            self.update_admission()
 
     def was_truncated_since(self, generation: int) -> bool:
         """Say whether offsets were taken back since `generation` was read."""
