@@ -37,7 +37,7 @@ from penstock.meta.state.metadata.commands import (
     ReportUnproven,
     Request,
 )
-from penstock.meta.state.metadata.rows import encode_events, encode_shard
+from penstock.meta.state.metadata.rows import NODES, encode_events, encode_shard
 from penstock.meta.state.model import (
     Lease,
     Node,
@@ -93,6 +93,7 @@ REPLICATED = replace(
     adding=(2,),
     removing=(3,),
 )
+THROTTLED = replace(REPLICATED, throttle=1_000_000)
 REPLICA_COMMANDS: tuple[Command, ...] = (
     ChangeInSyncSets(1, 5, (InSyncChange("orders-01", 1, 3, 12, ((1, 5), (2, 6))),)),
     LeaveInSync(2, 6, "orders-01", 1, 12),
@@ -152,7 +153,7 @@ def written() -> dict[str, bytes]:
         "topic": encode(TOPIC),
         "shard": encode_shard(SHARD),
         "segment": encode(SEGMENT),
-        "node": encode(NODE),
+        "node": NODES.encode(NODE),
         "lease": encode(LEASE),
         "events": encode(EVENTS),
         "request": metadata.encode_request(REQUEST),
@@ -191,8 +192,18 @@ def test_version_5_is_written_byte_for_byte() -> None:
     assert written() == golden("v5")
 
 
-def test_version_6_is_written_byte_for_byte() -> None:
-    assert written_of_replicas() == golden("v6")
+def test_version_6_is_written_byte_for_byte_but_for_what_version_7_changed() -> None:
+    assert {**golden("v6"), **golden("v7")} == {
+        **written_of_replicas(),
+        "throttled-shard": encode_shard(THROTTLED),
+    }
+
+
+def test_version_7_is_read() -> None:
+    held = golden("v7")
+    assert Decoder(Shard).decode(held["throttled-shard"]) == THROTTLED
+    request = metadata.decode_request(held["reassign-replicas"])
+    assert request == Request(12, ReassignReplicas("orders-01", 1, 12, (2, 3)))
 
 
 def test_version_6_is_read() -> None:

@@ -363,6 +363,11 @@ class ReplicatedEngine(EngineExtension):
         nothing past the commit offset that replication sets."""
 
     @abstractmethod
+    def end_replication(self, shard: ShardId) -> None:
+        """Keep a shard as one without replicas: this node has the only one that is left, and what
+        is in its logs counts as committed. Does nothing to a shard that is not replicated."""
+
+    @abstractmethod
     def sync(self) -> None:
         """Put everything that was written on the device, whatever its shard's flush mode."""
 

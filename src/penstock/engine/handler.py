@@ -93,6 +93,8 @@ class StorageEngineHandler(StableReads):
         self._count_written(entry, written)
         if epoch != NOT_REPLICATED:
             _wait_for_replicas(entry, written, epoch, acks)
+        elif entry.is_replicated:
+            self._wait_if_begun(entry, engine, written, acks)
         return written
 
     def try_write(self, shard_name: str, record: Record) -> Written | None:
@@ -104,6 +106,8 @@ class StorageEngineHandler(StableReads):
         written = engine.try_write(entry.id, record)
         if written is not None:
             self._count_written(entry, written)
+            if entry.is_replicated:
+                self._wait_if_begun(entry, engine, written, Acks.ALL)
         return written
 
     def batch_write(
@@ -133,6 +137,8 @@ class StorageEngineHandler(StableReads):
         self._count_written(entry, written)
         if epoch != NOT_REPLICATED:
             _wait_for_replicas(entry, written, epoch, acks, on_committed)
+        elif entry.is_replicated:
+            self._wait_if_begun(entry, engine, written, acks, on_committed)
         elif on_committed is not None:
             on_committed(None)
         return written
@@ -158,12 +164,22 @@ class StorageEngineHandler(StableReads):
             batch = [ShardPart(entry.id, parts[number][1]) for number, entry in members]
             outcomes = shared.batch_write_parts(batch)
             for (number, entry), result in zip(members, outcomes, strict=True):
-                results[number] = result
-                if isinstance(result, Written):
-                    self._count_written(entry, result)
-                else:
-                    entry.errors += 1
+                results[number] = self._count_part(entry, shared, result)
         return [result for result in results if result is not None]
+
+    def _count_part(
+        self, entry: ShardEntry, engine: object, result: Written | StoreError
+    ) -> Written | StoreError:
+        if isinstance(result, StoreError):
+            entry.errors += 1
+            return result
+        self._count_written(entry, result)
+        if entry.is_replicated:
+            try:
+                self._wait_if_begun(entry, engine, result, Acks.ALL)
+            except StoreError as error:
+                return error
+        return result
 
     def write_batch(
         self,
@@ -192,9 +208,33 @@ class StorageEngineHandler(StableReads):
         self._count_written(entry, written)
         if epoch != NOT_REPLICATED:
             _wait_for_replicas(entry, written, epoch, acks, on_committed)
+        elif entry.is_replicated:
+            self._wait_if_begun(entry, engine, written, acks, on_committed)
         elif on_committed is not None:
             on_committed(None)
         return written
+
+    def _wait_if_begun(
+        self,
+        entry: ShardEntry,
+        engine: object,
+        written: Written,
+        acks: Acks,
+        on_committed: OnCommitted | None = None,
+    ) -> None:
+        """Wait for the replicas of a shard that had none when the write began: it may have been
+        made under the first epoch of its replication, and need not be committed yet."""
+        if not isinstance(engine, ReplicatedEngine):  # that of another node has waited
+            if on_committed is not None:
+                on_committed(None)
+            return
+        self.cache.wait_until_led([entry.name], self.node_id, REPLICAS_WAIT_S)
+        replica, meta = entry.replica, entry.meta
+        if replica is not None:
+            epoch = replica.assignment.leader_epoch
+        else:
+            epoch = NOT_REPLICATED if meta is None or entry.is_replicated else meta.leader_epoch
+        _wait_for_replicas(entry, written, epoch, acks, on_committed)
 
     def bounds(self, entry: ShardEntry) -> tuple[int, int]:
         """Return the earliest and the commit offset of a shard that this node leads, and nothing
@@ -336,7 +376,11 @@ def _wait_for_replicas(
     acks: Acks,
     on_committed: OnCommitted | None = None,
 ) -> None:
-    replica = entry.replica
+    replica, meta = entry.replica, entry.meta
+    if replica is None and meta is not None and meta.leader_epoch == epoch:
+        if on_committed is not None:
+            on_committed(None)
+        return  # it has become the only copy
     if replica is None:
         raise DeadlineError(
             f"{entry.name!r} has no replica here any more; the outcome is unknown, try again"

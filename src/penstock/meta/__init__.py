@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ClusterNode,
         GroupInfo,
         InSyncProposal,
+        LeaderOutcome,
         LeadingNode,
         ListenerAnnouncer,
         MetaClient,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         OffsetClient,
         PeerNetwork,
         ReplicaClient,
+        ReplicaMove,
         StartProof,
         Takeover,
     )
@@ -58,7 +60,11 @@ if TYPE_CHECKING:
         is_plugin_storage,
     )
     from penstock.meta.state.metadata.commands import Election, ReplicaOutcome
-    from penstock.meta.state.metadata.replica_sets import is_replicated, min_insync_of
+    from penstock.meta.state.metadata.replica_sets import (
+        is_replicated,
+        min_insync_of,
+        shard_min_insync,
+    )
     from penstock.meta.state.model import (
         INT_MAX,
         PARTITIONS_MAX,
@@ -101,9 +107,9 @@ else:  # otherwise a misspelt name would pass the type checker
         __name__,
         {
             "client": (
-                "ClusterNode GroupInfo InSyncProposal LeadingNode ListenerAnnouncer "
-                "MetaClient MetadataClient NewTopic OffsetClient PeerNetwork ReplicaClient "
-                "StartProof Takeover"
+                "ClusterNode GroupInfo InSyncProposal LeaderOutcome LeadingNode "
+                "ListenerAnnouncer MetaClient MetadataClient NewTopic OffsetClient "
+                "PeerNetwork ReplicaClient ReplicaMove StartProof Takeover"
             ),
             "client_api.transaction_client": "TransactionClient",
             "controller.decisions": "STORAGE_LISTENER abandoned_shards",
@@ -119,7 +125,7 @@ else:  # otherwise a misspelt name would pass the type checker
                 "is_plugin_storage"
             ),
             "state.metadata.commands": "Election ReplicaOutcome",
-            "state.metadata.replica_sets": "is_replicated min_insync_of",
+            "state.metadata.replica_sets": "is_replicated min_insync_of shard_min_insync",
             "state.model": (
                 "INT_MAX PARTITIONS_MAX UNLIMITED Lease Node Segment Shard "
                 "TieringPolicy Topic TopicConfig"
@@ -173,6 +179,7 @@ __all__ = [
     "GroupName",
     "GroupOffsets",
     "InSyncProposal",
+    "LeaderOutcome",
     "LeadingNode",
     "Lease",
     "ListenerAnnouncer",
@@ -187,6 +194,7 @@ __all__ = [
     "PeerNetwork",
     "RemoteMetaClient",
     "ReplicaClient",
+    "ReplicaMove",
     "ReplicaOutcome",
     "Segment",
     "Shard",
@@ -212,4 +220,5 @@ __all__ = [
     "meta_handlers",
     "min_insync_of",
     "parse_ulid",
+    "shard_min_insync",
 ]

@@ -4,8 +4,9 @@ The interface for the command line; other packages import from `penstock.meta`.
 """
 
 from penstock.meta.client_api.local_reads import ANY_AGE, STALENESS_MS
-from penstock.meta.controller.decisions import DRAINING, ONLINE, Load, load_of
+from penstock.meta.controller.decisions import DRAINING, ONLINE, Load, load_of, short_of_room
 from penstock.meta.controller.decommission import last_replica_shards, listed, lost_shards
+from penstock.meta.controller.reassignment_plans import plan_balance, plan_to
 from penstock.meta.controller.replica_status import (
     ReplicaProblem,
     TopicReplicas,
@@ -33,5 +34,8 @@ __all__ = [
     "load_of",
     "lost_shards",
     "meta_pb2",
+    "plan_balance",
+    "plan_to",
     "replicated_topics",
+    "short_of_room",
 ]

@@ -12,7 +12,7 @@ one, and is then done once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -46,6 +46,7 @@ __all__ = [
     "GroupName",
     "GroupOffsets",
     "InSyncProposal",
+    "LeaderOutcome",
     "Lease",
     "MetaClient",
     "MetadataClient",
@@ -57,6 +58,7 @@ __all__ = [
     "OffsetEntry",
     "PeerNetwork",
     "ReplicaClient",
+    "ReplicaMove",
     "ReplicaOutcome",
     "Segment",
     "Shard",
@@ -106,6 +108,26 @@ class InSyncProposal(Protocol):
     def members(self) -> tuple[tuple[int, int], ...]:
         """Each with the broker epoch under which the leader heard of it."""
         ...
+
+
+class ReplicaMove(Struct, frozen=True):
+    """Where the replicas of a shard shall be, the preferred leader first."""
+
+    shard: ShardId
+    replicas: tuple[int, ...]
+    throttle: int = 0
+    """Bytes per second that each new replica's node copies at most; 0: no limit of its own."""
+
+
+class LeaderOutcome(Struct, frozen=True):
+    """What became of an election."""
+
+    shard: ShardId
+    leader: int | None
+    """Who leads now."""
+    kind: Literal["elected", "not-needed", "unavailable", "unknown"]
+    """`unavailable`: no replica that was asked for may lead. `unknown`: there is no such shard."""
+    reason: str = ""
 
 
 class StartProof(Struct, frozen=True):
@@ -172,6 +194,39 @@ class ReplicaClient(Protocol):
         ...
 
     def cancel_reassignment(self, shard: ShardId) -> Shard: ...
+
+    def start_reassignments(self, moves: Sequence[ReplicaMove]) -> list[Shard | StoreError]:
+        """Move many shards, each on its own: returns for each the shard on its way, or the error
+        for which it was not changed. A shard that moves already goes to the new target; the same
+        target again changes the throttle only. The cluster ends each move when its new replicas
+        are in sync."""
+        ...
+
+    def cancel_reassignments(self, shards: Sequence[ShardId]) -> list[Shard | StoreError]:
+        """End moves that are under way: what was added goes, what was to go stays.
+        `BadRequestError` for a shard that does not move."""
+        ...
+
+    def list_reassignments(self, topic_id: str | None = None) -> list[Shard]:
+        """Return the shards that move: `adding` copy, `removing` go once those are in sync, and
+        `replicas` has both."""
+        ...
+
+    def elect_preferred(self, shards: Sequence[ShardId]) -> list[LeaderOutcome]:
+        """Let the preferred leader (the first replica) of each shard lead, if it is in sync."""
+        ...
+
+    def elect_any(self, shards: Sequence[ShardId], *, is_unclean: bool) -> list[LeaderOutcome]:
+        """Give each shard without a leader one; with `is_unclean` also a replica that may lack
+        committed records, which are given up then."""
+        ...
+
+    def hand_over_leaders(
+        self, node_id: int, shards: Sequence[ShardId] | None = None
+    ) -> list[LeaderOutcome]:
+        """Let other replicas in sync lead what a node leads (all of it, or some shards), evenly.
+        The node stays a replica in sync. One outcome for each shard that it led."""
+        ...
 
 
 class MetadataClient(ReplicaClient, Protocol):
@@ -312,6 +367,7 @@ class MetadataClient(ReplicaClient, Protocol):
         boot_id: str = "",
         store_id: str = "",
         proof: StartProof | None = None,
+        free_bytes: int = -1,
     ) -> Node:
         """Register this node. With another `store_id` than before its replicas count no more, and
         shards with one copy are lost. After a restart without a `proof` that names its last epoch
@@ -463,6 +519,11 @@ class ClusterNode(ListenerAnnouncer, Protocol):
 
     def leave(self) -> None:
         """Tell all nodes that this one stops."""
+        ...
+
+    def report_disk(self, free_bytes: int) -> None:
+        """Tell all nodes how much free space this one has for records, if that has changed enough
+        to matter for the placement of shards."""
         ...
 
 

@@ -11,9 +11,10 @@ which all others write to, closes last. A failed start closes what it opened.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -48,6 +49,7 @@ from penstock.groups.coordinator import GroupCoordinator, build_groups
 from penstock.meta import (
     QUEUE_ALIASES,
     STORAGE_ALIASES,
+    ClusterNode,
     GroupCoordinators,
     GroupName,
     LeadingNode,
@@ -482,10 +484,11 @@ class Node:
             self.handler,
             self.meta,
             limits,
-            rounds=self.clock.tick,
+            rounds=self._run_round,
             chores=[
                 partial(self._expire_idle_groups, idle_ms),
                 self._finish_deletions,
+                self._report_free_disk,
                 self._report_failed_disk,
             ],
         )
@@ -507,6 +510,26 @@ class Node:
             with opening_errors(self.path):
                 self._start_files.void()
             self.meta.report_unproven(is_synced_lost=True)
+
+    def _run_round(self) -> None:
+        self.clock.tick()
+        self._delete_removed_replicas()
+
+    def _delete_removed_replicas(self) -> None:
+        """Delete the copies of shards that the metadata have moved to other nodes. Shards that the
+        metadata do not name stay: see `Quarantine`."""
+        if self.replicator is None:
+            return
+        for entry in self.storage_cache.entries():
+            meta = entry.meta
+            is_elsewhere = meta is not None and self.meta.node_id not in meta.replicas
+            if entry.is_open and is_elsewhere and self.handler.delete_removed(entry):
+                _log.info("replica_deleted", shard=entry.name)
+
+    def _report_free_disk(self) -> None:
+        if isinstance(self.meta, ClusterNode):
+            with suppress(OSError):
+                self.meta.report_disk(shutil.disk_usage(self.path).free)
 
     def _finish_deletions(self) -> None:
         """Delete what is here of topics that were deleted at another node."""

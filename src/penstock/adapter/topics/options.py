@@ -59,14 +59,14 @@ class AlterOptions(TypedDict, total=False):
     tag_header: str | None
     kafka_settings: tuple[tuple[str, str], ...]
     """Names and values that only Kafka's clients know."""
+    replication: int
 
 
 class TopicOptions(AlterOptions, total=False):
-    """What a topic is created with. These last three are fixed from then on."""
+    """What a topic is created with. These last two are fixed from then on."""
 
     storage: str
     queue: str
-    replication: int
 
 
 _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -139,6 +139,7 @@ def _changed(
     if changed.min_insync is not None and changed.min_insync > changed.replication:
         raise BadRequestError(
             f"min_insync {changed.min_insync} is more than replication {changed.replication}"
+            f"{'' if 'min_insync' in options else '; name another min_insync, too'}"
         )
     return changed
 

@@ -69,6 +69,20 @@ def _quantity(name: str, text: str) -> object:
     return read_size(text) if name.endswith(("_bytes", "_size", "_size_max")) else text
 
 
+Replication = Annotated[
+    int | None,
+    typer.Option("--replication", min=1, help="Replicas of each record, on different nodes."),
+]
+MinInSync = Annotated[
+    int | None,
+    typer.Option(
+        "--min-insync",
+        min=1,
+        help="Replicas that must have a record before it is committed; default: a majority.",
+    ),
+]
+
+
 @app.command()
 def create(
     name: NewTopicName,
@@ -76,18 +90,8 @@ def create(
     storage: Annotated[
         str | None, typer.Option("--storage", help="Storage engine: memory, rocksdb or segment.")
     ] = None,
-    replication: Annotated[
-        int | None,
-        typer.Option("--replication", min=1, help="Replicas of each record, on different nodes."),
-    ] = None,
-    min_insync: Annotated[
-        int | None,
-        typer.Option(
-            "--min-insync",
-            min=1,
-            help="Replicas that must have a record before it is committed; default: a majority.",
-        ),
-    ] = None,
+    replication: Replication = None,
+    min_insync: MinInSync = None,
     options: Options = [],  # noqa: B006 - typer's way to say "none given"
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Succeed without a change if the topic exists.")
@@ -203,6 +207,8 @@ def _print_info(info: TopicInfo) -> None:
 def alter(
     name: TopicName,
     partitions: Partitions = None,
+    replication: Replication = None,
+    min_insync: MinInSync = None,
     options: Options = [],  # noqa: B006 - typer's way to say "none given"
     server: Server = None,
     data: Data = None,
@@ -211,9 +217,16 @@ def alter(
     """Change options of a topic, or add partitions. Other options keep their values.
 
     penstock topic alter logs --set tiering.upload_interval_ms=5000 --set tiering.upload_bytes=none
+
+    penstock topic alter orders --replication 3        (`cluster reassign --status` shows progress)
     """
+    chosen = read_options(options)
+    if replication is not None:
+        chosen["replication"] = replication
+    if min_insync is not None:
+        chosen["min_insync"] = min_insync
     with open_target(server, data, namespace) as store:
-        info = store.alter_topic_info(name, partitions, read_options(options))
+        info = store.alter_topic_info(name, partitions, chosen)
     print_line(f"altered {name}: {count_text(info.partition_count, 'partition')}")
 
 

@@ -18,6 +18,10 @@ class Assignment(Struct, frozen=True):
     """Grows with every change of replicas, in-sync set or leader."""
     min_insync: int
     """The size of the in-sync set below which nothing is committed."""
+    throttle: int = 0
+    """Bytes per second that this node copies at most, while a reassignment adds it; 0: no limit."""
+    is_single: bool = False
+    """Whether this node has the only copy that is left: when it serves, replication ends."""
 
     def counts_on(self, node: int) -> bool:
         """Say whether a node is trusted to have every committed record."""

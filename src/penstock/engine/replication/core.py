@@ -130,6 +130,14 @@ class ReplicaCore:
         self._leaving.pop(shard, None)
         self.effects.append(Removed(shard))
 
+    def drop_single(self, shard: str) -> None:
+        """Stop the replication of a shard whose only copy this node has and leads."""
+        self.leaders.pop(shard, None)
+        self._proposals.pop(shard, None)
+        self._leaving.pop(shard, None)
+        for session in self._serving.values():
+            session.drop(shard)
+
     def _drop_follower(self, node: int) -> None:
         """A node that registers again may have lost records: what it reported does not count."""
         self._serving.pop(node, None)

@@ -24,6 +24,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.engine.contract import ReplicatedEngine
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.plugins import plugin_name
 from penstock.engine.routing.quarantine import QuarantinedShard
@@ -169,6 +170,7 @@ def _reconcile_engine(
     expected: dict[ShardId, bool],
     done: Reconciled,
 ) -> None:
+    engine: object = handler.engines.get(storage_type) if expected else None
     for shard in sorted(held - expected.keys()):
         handler.delete_shard(shard, storage_type)
         done.deleted += 1
@@ -191,3 +193,5 @@ def _reconcile_engine(
             if shard not in held:
                 continue
         entry.is_open = True
+        if not entry.is_replicated and isinstance(engine, ReplicatedEngine):
+            engine.end_replication(shard)  # it may have become the only copy just before the end

@@ -143,6 +143,26 @@ class ShardRouting:
                     entry.clear_derived()
             engine.delete_shard(shard)
 
+    def delete_removed(self, entry: ShardEntry) -> bool:
+        """Delete this node's copy of a shard that the metadata keep on other nodes, which have all
+        of its records; return whether there was one."""
+        with self._changing_lock(entry.id):
+            with self.cache.lock:
+                meta = entry.meta
+                is_kept = (
+                    meta is None
+                    or self.node_id in meta.replicas
+                    or meta.leader is None
+                    or not meta.in_sync
+                    or entry.replica is not None
+                )
+                if is_kept or not entry.is_open:
+                    return False
+                entry.is_open = False
+                entry.clear_derived()
+            self.engines.get(entry.topic.storage_type).delete_shard(entry.id)
+            return True
+
     def list_shard(self, storage_type: str, topic_id: str | None = None) -> list[ShardId]:
         """Return the shards that this node's engine has."""
         return self.engines.get(storage_type).list_shard(topic_id)
@@ -227,8 +247,10 @@ class ShardRouting:
 
 
 def _check_replica(entry: ShardEntry) -> None:
-    """A node serves a replicated shard when it leads its copy and has loaded what it must know."""
-    if entry.is_replicated and (entry.replica is None or not entry.replica.is_ready):
+    """A node serves a replicated shard, also one that has just become the only copy, when it leads
+    it and has loaded what it must know."""
+    replica = entry.replica
+    if (entry.is_replicated or replica is not None) and (replica is None or not replica.is_ready):
         raise NotLeaderError(entry.name, leader=None)
 
 

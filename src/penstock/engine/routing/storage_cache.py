@@ -136,6 +136,7 @@ class ShardEntry:
         "errors",
         "id",
         "is_open",
+        "is_replicated",
         "meta",
         "name",
         "offline",
@@ -167,6 +168,8 @@ class ShardEntry:
         self.reader: StorageEngine | None = None
         self.is_open = False
         """Whether this node's engine has the shard."""
+        self.is_replicated = False
+        """Whether the metadata name several copies, or ask for them."""
         self.replica: ShardReplica | None = None
         """This node's copy of a replicated shard, once the replication has it."""
         self.appended: tuple[Callable[[], None], ...] = ()
@@ -190,15 +193,13 @@ class ShardEntry:
         wants another."""
 
     @property
-    def is_replicated(self) -> bool:
-        return self.meta is not None and is_replicated(self.meta, self.topic.topic.config)
-
-    @property
     def active(self) -> Segment | None:
         """The segment that takes writes, or last did."""
         return self.segments[-1] if self.segments else None
 
     def clear_derived(self) -> None:
+        meta = self.meta
+        self.is_replicated = meta is not None and is_replicated(meta, self.topic.topic.config)
         self.writer = self.reader = None
 
 
@@ -314,8 +315,13 @@ class StorageCacheManager:
         if known is None:
             self.topics[topic.topic_id] = TopicEntry(topic)
             return
+        is_altered = known.topic.config.replication != topic.config.replication
         known.topic = topic
         known.config = shard_config(topic.config)
+        for partition in range(topic.partitions) if is_altered else ():
+            entry = self._entry(topic.topic_id, partition)
+            if entry is not None:
+                entry.clear_derived()
 
     def _drop_topic(self, topic_id: str) -> None:
         known = self.topics.pop(topic_id, None)

@@ -165,6 +165,13 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine,
         self._config(shard)
         return self.store.replicas.logs(shard)
 
+    def end_replication(self, shard: ShardId) -> None:
+        """See `ReplicatedEngine`."""
+        self._config(shard)
+        if self.store.replicas.close_to_clients(shard):
+            self.sync()  # commands that are not on the device yet would not be done
+            self.store.replicas.end(shard)
+
     def _announce(self, shard: ShardId) -> None:
         self.on_operation(shard)
 

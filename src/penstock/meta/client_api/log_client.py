@@ -12,16 +12,24 @@ from penstock.meta.client_api.broker_lease import BrokerLease
 from penstock.meta.client_api.metadata_client import LogMetadataClient
 from penstock.meta.client_api.metadata_proposer import MetadataGroup
 from penstock.meta.client_api.offset_client import LogOffsetClient, OffsetGroup
-from penstock.meta.client_api.replica_client import LogReplicaClient
+from penstock.meta.client_api.reassignment_client import LogReassignmentClient
 from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.controller.decisions import storage_nodes
-from penstock.meta.state.constants import HANDOVER_ROLE, PLUGIN_STORAGE_ROLE, REPLICATION_ROLE
+from penstock.meta.state.constants import (
+    HANDOVER_ROLE,
+    PLUGIN_STORAGE_ROLE,
+    REASSIGNMENT_ROLE,
+    REPLICATION_ROLE,
+)
 from penstock.meta.state.metadata.rows import NODES
 from penstock.meta.watch import Watchers
 from penstock.platform.clock import Clock
 
+_DISK_SHARE: Final = 5
+"""A node reports its free space again when it has changed by this part of it."""
 
-class LogClient(LogMetadataClient, LogReplicaClient, LogOffsetClient, LogTransactionClient):
+
+class LogClient(LogMetadataClient, LogReassignmentClient, LogOffsetClient, LogTransactionClient):
     def __init__(
         self,
         metadata: MetadataGroup,
@@ -49,7 +57,12 @@ class LogClient(LogMetadataClient, LogReplicaClient, LogOffsetClient, LogTransac
 class ClusterClient(LogClient):
     """A client that may send a request again, and that registers its node."""
 
-    _roles: tuple[str, ...] = (PLUGIN_STORAGE_ROLE, REPLICATION_ROLE, HANDOVER_ROLE)
+    _roles: tuple[str, ...] = (
+        PLUGIN_STORAGE_ROLE,
+        REPLICATION_ROLE,
+        HANDOVER_ROLE,
+        REASSIGNMENT_ROLE,
+    )
     _proof = StartProof()
     """Whether this node's logs have what they had at its last end; set before it registers."""
 
@@ -84,6 +97,8 @@ class ClusterClient(LogClient):
         self._broker_epoch: int | None = None
         self._on_registered: Final[list[Callable[[int], None]]] = []
         self._lease: Final = BrokerLease(clock)
+        self._free_bytes = -1
+        """What was reported last of the free space for records."""
         self._requests = 0
         self._counting: Final = threading.Lock()
 
@@ -116,6 +131,17 @@ class ClusterClient(LogClient):
                 "online"
             )
 
+    def _check_reassignment(self) -> None:
+        old = sorted(
+            node.node_id for node in NODES.scan(self._reader) if REASSIGNMENT_ROLE not in node.roles
+        )
+        if old:
+            raise BadRequestError(
+                "the number of copies of a shard, or the rate at which it is copied, cannot be "
+                f"changed while these nodes run an older release: {', '.join(map(str, old))}; "
+                "upgrade them"
+            )
+
     @property
     def broker_epoch(self) -> int | None:
         return self._broker_epoch
@@ -129,6 +155,14 @@ class ClusterClient(LogClient):
     def lease_left_s(self) -> float:
         return self._lease.left_s()
 
+    def report_disk(self, free_bytes: int) -> None:
+        known = self._free_bytes
+        if known >= 0 and abs(free_bytes - known) * _DISK_SHARE <= known:
+            return
+        self._free_bytes = free_bytes
+        if self._broker_epoch is not None:
+            self._register()
+
     def _register(self) -> None:
         # One at a time: an older registration that arrived last would hide the listeners of this
         # node from the others until it notices.
@@ -140,6 +174,7 @@ class ClusterClient(LogClient):
                 boot_id=self._nonce,
                 store_id=self._store_id,
                 proof=self._proof if self._proof.cluster_id == self._cluster_id else None,
+                free_bytes=self._free_bytes,
             )
             self._broker_epoch = node.epoch
             self._is_registered = True

@@ -162,10 +162,23 @@ class LogMetadataClient(LogNodeClient):
         before = self.get_topic_by_id(topic_id)
         if before is None:
             raise UnknownTopicError(topic_id)
+        self._check_alteration(before, partitions, command.config)
         topic = self._done(command, cmd.TopicResult, request_id).topic
         if topic.partitions > before.partitions:
             self.create_shards(topic_id, range(before.partitions, topic.partitions))
         return topic
+
+    def _check_alteration(
+        self, before: Topic, partitions: int | None, config: TopicConfig | None
+    ) -> None:
+        """Raise when the nodes are too few for what a topic is to become."""
+        config = config if config is not None else before.config
+        is_larger = partitions is not None and partitions > before.partitions
+        is_copied_more = config.replication > before.config.replication
+        if config.replication > 1 and (is_larger or is_copied_more):
+            self._check_replication(config.replication)
+        if config.replication != before.config.replication:
+            self._check_reassignment()
 
     def delete_topic(self, topic_id: str) -> Topic:
         return self._done(cmd.DeleteTopic(topic_id), cmd.TopicResult).topic
@@ -308,6 +321,10 @@ class LogMetadataClient(LogNodeClient):
             f"replication {replication} needs {replication} nodes; this node is alone: create the "
             "topic with replication = 1, or start a cluster (node.peers)"
         )
+
+    def _check_reassignment(self) -> None:
+        """Raise while a node runs a release that cannot change the number of copies of a shard, or
+        limit the rate at which it is copied."""
 
     def _place(
         self,

@@ -26,6 +26,7 @@ class LogNodeClient(MetadataProposer):
         boot_id: str = "",
         store_id: str = "",
         proof: StartProof | None = None,
+        free_bytes: int = -1,
     ) -> Node:
         proof = proof if proof is not None else StartProof()
         command = cmd.RegisterNode(
@@ -37,6 +38,7 @@ class LogNodeClient(MetadataProposer):
             store_id=store_id,
             is_proven=proof.is_proven,
             previous_epoch=proof.previous_epoch,
+            free_bytes=free_bytes,
         )
         return self._done(command, cmd.NodeResult).node
 

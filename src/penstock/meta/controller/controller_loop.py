@@ -22,15 +22,22 @@ from penstock.meta.controller.decisions import (
     can_hold_shards,
     failovers,
     lost_nodes,
+    short_of_room,
 )
-from penstock.meta.controller.replica_decisions import balances, drains, moves, vacancies
+from penstock.meta.controller.replica_decisions import (
+    PreferredLeaders,
+    completions,
+    drains,
+    moves,
+    vacancies,
+)
 from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.state.constants import ACTIVE, STOPPING
 from penstock.meta.state.metadata import commands as cmd
-from penstock.meta.state.metadata.replica_sets import is_replicated
+from penstock.meta.state.metadata.replica_sets import is_replicated, min_insync_of
 from penstock.meta.state.metadata.rows import NODES, SHARDS, TOPICS, read_beats
-from penstock.meta.state.model import Node, Shard
+from penstock.meta.state.model import Node, Shard, Topic
 from penstock.meta.state.view import Reader
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
@@ -117,6 +124,7 @@ class ControllerLoop:
         """Up to which change of shards and nodes there is nothing to decide."""
         self._liveness = Liveness()
         self._beats = HeartbeatRounds()
+        self._preferred = PreferredLeaders()
         self._heard: set[int] | None = None
         """Which nodes counted as alive in the last round; None: this node did not lead then."""
         self.watched: Callable[[], Mapping[int, Node]] = dict
@@ -190,6 +198,7 @@ class ControllerLoop:
         if status.role != "leader":
             self._liveness.reset()
             self._beats.reset()
+            self._preferred.reset()
             self._heard = None
             self._seen_changes = self._balanced_changes = -1
             return
@@ -209,13 +218,12 @@ class ControllerLoop:
 
     def _maintain_shards(self, *, is_balancing: bool) -> None:
         changes = self._counts.changes
-        is_balancing = is_balancing and changes != self._balanced_changes
+        is_balancing = is_balancing and (
+            changes != self._balanced_changes or self._preferred.is_waiting
+        )
         if changes == self._seen_changes and not is_balancing:
             return
         nodes = list(NODES.scan(self._rows))
-        online = {node.node_id for node in nodes if node.status == ONLINE}
-        draining = {node.node_id for node in nodes if node.status == DRAINING}
-        leaving = draining | {node.node_id for node in nodes if node.status == STOPPING}
         topics = {topic.topic_id: topic for topic in TOPICS.scan(self._rows)}
         single: list[Shard] = []
         copied: list[Shard] = []
@@ -225,15 +233,10 @@ class ControllerLoop:
                 single.append(shard)
             elif topic.status == ACTIVE:
                 copied.append(shard)
-        commands: list[cmd.Command] = [*failovers(single, online, leaving)]
-        commands += _elections(vacancies(copied, online | leaving))
-        commands += _elections(drains(copied, online, leaving))
-        if not commands:
-            able = {node.node_id for node in nodes if can_hold_shards(node)}
-            replication = {name: topic.config.replication for name, topic in topics.items()}
-            commands += moves(copied, {node.node_id for node in nodes}, able, draining, replication)
+        commands = _placements(nodes, single, copied, topics)
         if not commands and is_balancing:
-            commands += _elections(balances(copied, online))
+            online = {node.node_id for node in nodes if node.status == ONLINE}
+            commands += _elections(self._preferred.check(copied, online))
             self._balanced_changes = changes
         if commands:
             # What is refused, or fails, is decided again with what is known then.
@@ -250,6 +253,36 @@ class ControllerLoop:
             if node.node_id not in members
         }
         return self._liveness.alive(self._node_id, status) | self._beats.alive(marks)
+
+
+def _placements(
+    nodes: Sequence[Node],
+    single: Sequence[Shard],
+    copied: Sequence[Shard],
+    topics: Mapping[str, Topic],
+) -> list[cmd.Command]:
+    """Decide who leads which shard, and when that is decided, where its replicas go."""
+    online = {node.node_id for node in nodes if node.status == ONLINE}
+    draining = {node.node_id for node in nodes if node.status == DRAINING}
+    leaving = draining | {node.node_id for node in nodes if node.status == STOPPING}
+    commands: list[cmd.Command] = [*failovers(single, online, leaving)]
+    commands += _elections(vacancies(copied, online | leaving))
+    commands += _elections(drains(copied, online, leaving))
+    if commands:
+        return commands
+    configs = {name: topic.config for name, topic in topics.items()}
+    brokers = {node.node_id: node.epoch for node in nodes if node.status != OFFLINE}
+    minimums = {name: min_insync_of(config) for name, config in configs.items()}
+    commands += completions(copied, brokers, minimums)
+    commands += moves(
+        copied,
+        {node.node_id for node in nodes},
+        {node.node_id for node in nodes if can_hold_shards(node)},
+        draining,
+        {name: config.replication for name, config in configs.items()},
+        short=short_of_room(nodes),
+    )
+    return commands
 
 
 def _elections(elections: Sequence[cmd.Election]) -> list[cmd.Command]:

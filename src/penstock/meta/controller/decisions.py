@@ -31,6 +31,8 @@ DRAINING = "draining"
 
 STORAGE_LISTENER: Final = "storage"
 """The listener name under which a node announces the address of its storage API."""
+_SHORT: Final = 10
+"""A node with so many times less free disk than another gets shards last."""
 
 
 class Load(Struct):
@@ -38,6 +40,8 @@ class Load(Struct):
 
     replicas: Mapping[int, int] = field(default_factory=dict)
     leaders: Mapping[int, int] = field(default_factory=dict)
+    short: Collection[int] = ()
+    """Nodes with little free disk: they get new shards last."""
 
 
 class Leadership(Struct, frozen=True):
@@ -72,6 +76,14 @@ def can_hold_shards(node: Node) -> bool:
     return node.status == ONLINE and STORAGE_LISTENER in node.listeners
 
 
+def short_of_room(nodes: Iterable[Node]) -> frozenset[int]:
+    """Return the nodes with less than a tenth of the free disk of the node that has most. A node
+    that has not reported any is not among them."""
+    free = {node.node_id: node.free_bytes for node in nodes if node.free_bytes >= 0}
+    most = max(free.values(), default=0)
+    return frozenset(node for node, size in free.items() if size * _SHORT < most)
+
+
 def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
     """Return the nodes that new shards may be placed on: those that serve other nodes' requests.
 
@@ -97,18 +109,22 @@ def place_shards(
     fewest are.
 
     The topic's own shards count first: a node that has just joined holds nothing, and would
-    otherwise get all of them, and all of the topic's traffic. `own` are those that the topic has
-    already. Fewer nodes than `replication`: as many replicas as there are nodes. The first replica
-    of each is its leader.
+    otherwise get all of them, and all of the topic's traffic. Nodes that are short of free disk
+    come after the others. `own` are those that the topic has already. Fewer nodes than
+    `replication`: as many replicas as there are nodes. The first replica of each is its leader.
     """
     held = {node: load.replicas.get(node, 0) for node in nodes}
     led = {node: load.leaders.get(node, 0) for node in nodes}
     own = own if own is not None else Load()
+    short = load.short
     held_here = {node: own.replicas.get(node, 0) for node in nodes}
     led_here = {node: own.leaders.get(node, 0) for node in nodes}
     placed: list[tuple[int, list[int], int]] = []
     for partition in partitions:
-        ordered = sorted(held, key=lambda node: (held_here[node], held[node], led[node], node))
+        ordered = sorted(
+            held,
+            key=lambda node: (node in short, held_here[node], held[node], led[node], node),
+        )
         replicas = ordered[: max(1, min(replication, len(ordered)))]
         leader = min(replicas, key=lambda node: (led_here[node], led[node], replicas.index(node)))
         for node in replicas:

@@ -6,7 +6,8 @@ the partition epoch that it was made of, so that one that comes late changes not
 
   * a node that drains leads only shards that no other replica in sync can lead, and then gives its
     replicas away, one after the other, where another node can take them
-  * the first replica of a shard is its preferred leader
+  * the first replica of a shard is its preferred leader; it leads again when it has been in sync
+    for a while
   * the replicas of a removed node move to the nodes that hold fewest; the new ones copy first
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.replica_sets import complete_reassignment
 from penstock.meta.state.model import Shard
 
 MOVES_MAX: Final = 100
@@ -54,11 +56,64 @@ def balances(
     """Give shards back to their preferred leaders, once those are in sync."""
     decided: list[cmd.Election] = []
     for shard in shards:
-        preferred = shard.replicas[0]
+        preferred = shard.preferred_leader
         is_able = preferred in shard.in_sync and preferred in online
         if is_able and shard.leader not in {None, preferred} and len(decided) < moves_max:
             decided.append(_elect(shard, preferred))
     return decided
+
+
+class PreferredLeaders:
+    """Which shards another replica leads than the preferred one, although that could: when two
+    checks in a row find the same, the shard is given back."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], tuple[int, int | None]] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the last check has found something that the next one may decide."""
+        return bool(self._seen)
+
+    def reset(self) -> None:
+        self._seen.clear()
+
+    def check(
+        self, shards: Sequence[Shard], online: Collection[int], *, moves_max: int = MOVES_MAX
+    ) -> list[cmd.Election]:
+        found = {
+            (election.topic_id, election.partition): election
+            for election in balances(shards, online, moves_max=len(shards))
+        }
+        epochs = {(one.topic_id, one.partition): one.leader_epoch for one in shards}
+        seen, self._seen = (
+            self._seen,
+            {key: (epochs[key], election.leader) for key, election in found.items()},
+        )
+        due = [election for key, election in found.items() if seen.get(key) == self._seen[key]]
+        return due[:moves_max]
+
+
+def completions(
+    shards: Iterable[Shard], brokers: Mapping[int, int], minimums: Mapping[str, int]
+) -> list[cmd.ReassignReplicas]:
+    """End reassignments that nothing holds up any more: usually the entry with which the last new
+    replica joins does, but the minimum of a topic may have become less since."""
+    return [
+        cmd.ReassignReplicas(
+            shard.topic_id,
+            shard.partition,
+            shard.partition_epoch,
+            tuple(node for node in shard.replicas if node not in shard.removing),
+            shard.throttle,
+        )
+        for shard in shards
+        if shard.is_moving
+        and complete_reassignment(
+            shard, brokers=brokers, min_insync=minimums.get(shard.topic_id, 1)
+        )
+        != shard
+    ]
 
 
 def moves(
@@ -68,11 +123,13 @@ def moves(
     draining: Collection[int],
     replication: Mapping[str, int],
     *,
+    short: Collection[int] = (),
     moves_max: int = MOVES_MAX,
 ) -> list[cmd.ReassignReplicas]:
     """Move replicas from nodes that were removed, or that drain, to the nodes that hold fewest, and
-    give each shard as many as its topic has. `able` are the nodes that can take some. A shard that
-    no replica has whole stays as it is: its node may join again with the records."""
+    give each shard as many as its topic has. `able` are the nodes that can take some, `short` those
+    with little free disk, which are chosen last. A shard that no replica has whole stays as it is:
+    its node may join again with the records."""
     held: Counter[int] = Counter(node for shard in shards for node in shard.replicas)
     under_way = sum(1 for shard in shards if _is_moving(shard, nodes))
     decided: list[cmd.ReassignReplicas] = []
@@ -80,7 +137,9 @@ def moves(
         is_whole = any(node in nodes for node in (*shard.in_sync, *shard.eligible))
         if _is_moving(shard, nodes) or not is_whole or under_way + len(decided) >= moves_max:
             continue
-        target = _target(shard, nodes, able, draining, replication.get(shard.topic_id, 0), held)
+        target = _target(
+            shard, nodes, able, draining, replication.get(shard.topic_id, 0), held, short
+        )
         if target and set(target) != set(shard.replicas) - set(shard.removing):
             held.update(node for node in target if node not in shard.replicas)
             decided.append(
@@ -101,16 +160,25 @@ def _target(
     draining: Collection[int],
     replication: int,
     held: Mapping[int, int],
+    short: Collection[int],
 ) -> tuple[int, ...]:
     """Return where the replicas of a shard should be."""
     staying = [node for node in shard.replicas if node in nodes and node not in shard.removing]
+    whole = {*shard.in_sync, *shard.eligible}
     count = max(1, replication or len(shard.replicas))
     others = sorted(
         (node for node in able if node not in staying),
-        key=lambda node: (held.get(node, 0), node),
+        key=lambda node: (
+            node in shard.removing,
+            node in short,
+            held.get(node, 0),
+            node,
+        ),
     )
-    kept = [node for node in staying if node not in draining]
-    leaving = [node for node in staying if node in draining]
+    # What goes first, should there be too many: copies that lack records, never the leader's.
+    staying_first = sorted(staying, key=lambda node: (node not in whole, node != shard.leader))
+    kept = [node for node in staying_first if node not in draining]
+    leaving = [node for node in staying_first if node in draining]
     # A node that drains keeps what no other can take.
     chosen = (kept + others[: max(0, count - len(kept))] + leaving)[:count]
     ordered = [node for node in staying if node in chosen]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from penstock.meta.state.constants import ACTIVE
-from penstock.meta.state.metadata.replica_sets import is_replicated, min_insync_of
+from penstock.meta.state.metadata.replica_sets import is_replicated, shard_min_insync
 from penstock.meta.state.metadata.rows import SHARDS, TOPICS
 from penstock.meta.state.model import Shard, Topic
 from penstock.meta.state.view import Reader
@@ -39,15 +39,18 @@ class TopicReplicas(Struct, frozen=True):
 
 
 def replicas_of(topic: Topic, shards: list[Shard]) -> TopicReplicas:
-    min_insync = min_insync_of(topic.config)
     wanted = topic.config.replication
     problems = tuple(
-        ReplicaProblem(shard, shard.leader is None, len(shard.in_sync) - min_insync)
+        ReplicaProblem(shard, shard.leader is None, _spare(topic, shard))
         for shard in shards
-        if shard.leader is None or len(shard.in_sync) < max(wanted, min_insync)
+        if shard.leader is None or len(shard.in_sync) < wanted or _spare(topic, shard) < 0
     )
-    moving = sum(1 for shard in shards if shard.adding or shard.removing)
+    moving = sum(1 for shard in shards if shard.is_moving)
     return TopicReplicas(topic, len(shards), moving, problems)
+
+
+def _spare(topic: Topic, shard: Shard) -> int:
+    return len(shard.in_sync) - shard_min_insync(shard, topic.config)
 
 
 def replicated_topics(rows: Reader) -> Iterator[TopicReplicas]:
@@ -55,8 +58,7 @@ def replicated_topics(rows: Reader) -> Iterator[TopicReplicas]:
     for topic in list(TOPICS.scan(rows)):
         if topic.status != ACTIVE:
             continue
-        if topic.config.replication > 1:
-            shards = list(SHARDS.scan(rows, topic.topic_id))
-            yield replicas_of(
-                topic, [shard for shard in shards if is_replicated(shard, topic.config)]
-            )
+        shards = SHARDS.scan(rows, topic.topic_id)
+        copied = [shard for shard in shards if is_replicated(shard, topic.config)]
+        if copied:
+            yield replicas_of(topic, copied)

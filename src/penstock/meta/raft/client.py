@@ -18,6 +18,8 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from msgspec.structs import replace
+
 from penstock.errors import (
     BadRequestError,
     RequestError,
@@ -28,7 +30,13 @@ from penstock.errors import (
 from penstock.meta.client_api.local_reads import STALENESS_MS
 from penstock.meta.client_api.log_client import ClusterClient
 from penstock.meta.controller.controller_loop import ControllerLoop
-from penstock.meta.controller.decisions import OFFLINE, load_of, place_shards, storage_nodes
+from penstock.meta.controller.decisions import (
+    OFFLINE,
+    load_of,
+    place_shards,
+    short_of_room,
+    storage_nodes,
+)
 from penstock.meta.controller.decommission import last_replica_shards, listed
 from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.raft.group.group_handle import GroupHandle
@@ -71,6 +79,7 @@ from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
 from penstock.meta.state.constants import (
     HANDOVER_ROLE,
     PLUGIN_STORAGE_ROLE,
+    REASSIGNMENT_ROLE,
     REPLICATION_ROLE,
     STOPPING,
 )
@@ -95,7 +104,7 @@ def _draw(clock: Clock, entropy: Callable[[int], bytes]) -> tuple[str, bytes]:
 class RaftMetaClient(ClusterClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
-    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE, HANDOVER_ROLE)
+    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE, HANDOVER_ROLE, REASSIGNMENT_ROLE)
 
     def __init__(
         self,
@@ -486,9 +495,11 @@ class RaftMetaClient(ClusterClient):
     def _place(
         self, partitions: Iterable[int], replication: int, topic_id: str = ""
     ) -> tuple[cmd.Placement, ...]:
-        nodes = storage_nodes(NODES.scan(self._metadata.local), self._node_id)
+        known = list(NODES.scan(self._metadata.local))
+        nodes = storage_nodes(known, self._node_id)
         own = load_of(SHARDS.scan(self._metadata.local, topic_id)) if topic_id else None
-        return place_shards(partitions, replication, nodes, self._counts.load(), own)
+        load = replace(self._counts.load(), short=short_of_room(known))
+        return place_shards(partitions, replication, nodes, load, own)
 
     def _decide(self, commands: Sequence[cmd.Command]) -> None:
         for start in range(0, len(commands), _DECISIONS_AT_ONCE):

@@ -29,6 +29,7 @@ from penstock.meta.controller.decisions import (
     load_of,
     load_of_placements,
     place_shards,
+    short_of_room,
     storage_nodes,
 )
 from penstock.meta.proto import meta_pb2 as pb
@@ -165,15 +166,18 @@ class RemoteMetaClient(ClusterClient):
             now = self._clock.monotonic()
             if now >= self._place_until:
                 rows = RemoteRows(self.connection, 0, STALENESS_MS)
-                self._places = storage_nodes(NODES.scan(rows), self._node_id)
+                nodes = list(NODES.scan(rows))
+                self._places = storage_nodes(nodes, self._node_id)
                 # A single candidate needs no comparison.
-                self._load = load_of(SHARDS.scan(rows)) if len(self._places) > 1 else Load()
+                load = load_of(SHARDS.scan(rows)) if len(self._places) > 1 else Load()
+                self._load = Load(load.replicas, load.leaders, short_of_room(nodes))
                 self._place_until = now + _PLACES_KNOWN_S
             placed = place_shards(partitions, replication, self._places, self._load, own)
             own = load_of_placements(placed)
             self._load = Load(
                 Counter(self._load.replicas) + Counter(own.replicas),
                 Counter(self._load.leaders) + Counter(own.leaders),
+                self._load.short,
             )
             return placed
 

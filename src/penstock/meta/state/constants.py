@@ -28,6 +28,9 @@ REPLICATION_ROLE: Final = "replication"
 more than one replica."""
 HANDOVER_ROLE: Final = "handover"
 """A role of every node whose release knows the status `STOPPING`."""
+REASSIGNMENT_ROLE: Final = "reassignment"
+"""A role of every node whose release limits the rate at which reassigned shards are copied, and
+changes the number of replicas of topics that exist."""
 SYNC_FLUSH: Final = "SYNC_FLUSH"
 FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
 CLEANUPS: Final = frozenset({"delete", "compact", "compact,delete"})

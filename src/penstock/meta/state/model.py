@@ -127,6 +127,21 @@ class Shard(Struct, frozen=True, array_like=True, kw_only=True):
     """Replicas that a reassignment adds; they count when they are in sync."""
     removing: tuple[int, ...] = ()
     """Replicas that go once those of `adding` are in sync."""
+    throttle: int = 0
+    """Bytes per second at which those of `adding` copy at most; 0: no limit but the node's."""
+    min_insync: int = 0
+    """How many replicas must have a record while the shard gets more of them than it had: the
+    topic's minimum counts from when so many are in sync. 0: it does."""
+
+    @property
+    def is_moving(self) -> bool:
+        """Return whether a reassignment is under way."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def preferred_leader(self) -> int:
+        """The first replica that stays."""
+        return next((node for node in self.replicas if node not in self.removing), self.replicas[0])
 
     @property
     def id(self) -> ShardId:
@@ -138,6 +153,7 @@ class Shard(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 _UNREPLICATED_FIELDS: Final = 10
+_UNCHANGING_FIELDS: Final = 15
 
 
 def stored_fields(shard: Shard) -> tuple[object, ...]:
@@ -151,7 +167,15 @@ def stored_fields(shard: Shard) -> tuple[object, ...]:
         or shard.adding
         or shard.removing
     )
-    return fields if is_replicated else fields[:_UNREPLICATED_FIELDS]
+    if not is_replicated:
+        return fields[:_UNREPLICATED_FIELDS]
+    return fields if shard.throttle or shard.min_insync else fields[:_UNCHANGING_FIELDS]
+
+
+def stored_node(node: Node) -> tuple[object, ...]:
+    """Return a node as it is stored: without what it has not reported."""
+    fields: tuple[object, ...] = astuple(node)
+    return fields if node.free_bytes >= 0 else fields[:-1]
 
 
 class Segment(Struct, frozen=True, array_like=True, kw_only=True):
@@ -186,6 +210,8 @@ class Node(Struct, frozen=True, array_like=True, kw_only=True):
     """Grows with every registration."""
     status: str
     registered_at_ms: int
+    free_bytes: int = -1
+    """Free space where the node keeps records, at its last report; -1: it has not reported any."""
 
 
 class Member(Struct, frozen=True, array_like=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from penstock.cli.commands.cluster.reassign import reassign
 from penstock.cli.commands.cluster.recovery import recover
 from penstock.cli.commands.cluster.replicas import elect, quarantine, replica_lines
 from penstock.cli.commands.cluster.up import up
@@ -45,6 +46,7 @@ app: Final = typer.Typer(help="Show and change the members of a cluster.", no_ar
 app.command()(recover)
 app.command()(elect)
 app.command()(quarantine)
+app.command()(reassign)
 app.command()(up)
 
 _SINGLE: Final = (

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.replication.assignment import Assignment
-from penstock.meta import Node, Shard, Topic, Update, is_replicated, min_insync_of
+from penstock.meta import Node, Shard, Topic, Update, is_replicated, shard_min_insync
 from penstock.meta import events as event
 
 _TAKES_PART: Final = frozenset({"online", "draining", "stopping"})
@@ -70,10 +70,17 @@ class AssignmentView:
         """Return everything that is known."""
         return MetadataChange(tuple(self._assignments(self._shards)), (), self._broker_epochs())
 
+    def drop(self, shard: str) -> None:
+        """Follow a shard no more: its only copy is here."""
+        self._drop(shard, {})
+
     def _put(self, shard: Shard, changed: dict[str, None], removed: dict[str, None]) -> None:
         topic = self._topics.get(shard.topic_id)
         is_here = self._node_id in shard.replicas
-        if topic is None or not is_here or not is_replicated(shard, topic.config):
+        is_copied = topic is not None and is_replicated(shard, topic.config)
+        # One that has become the only copy is replicated until its logs are those of one.
+        is_ending = topic is not None and shard.name in self._shards and not is_copied
+        if not is_here or not (is_copied or is_ending):
             self._drop(shard.name, removed)
             return
         self._shards[shard.name] = shard
@@ -104,7 +111,9 @@ class AssignmentView:
                     leader=shard.leader,
                     leader_epoch=shard.leader_epoch,
                     partition_epoch=shard.partition_epoch,
-                    min_insync=min_insync_of(topic.config),
+                    min_insync=shard_min_insync(shard, topic.config),
+                    throttle=shard.throttle if self._node_id in shard.adding else 0,
+                    is_single=not is_replicated(shard, topic.config),
                 )
 
     def _broker_epochs(self) -> dict[int, int]:

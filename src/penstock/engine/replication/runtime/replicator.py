@@ -341,6 +341,8 @@ class Replicator:
         else:
             self._takeovers.remove(shard)
         self._cache.set_replica(shard, replica)
+        if assignment.is_single and replica.is_ready:
+            self._end_replication(shard)
         _log.debug(
             "replica_assigned",
             shard=shard,
@@ -356,6 +358,23 @@ class Replicator:
             if replica is not None:
                 replica.set_ready(epoch)
                 self._cache.set_replica(shard, replica)
+                if replica.assignment.is_single and replica.is_ready:
+                    self._end_replication(shard)
+
+    def _end_replication(self, shard: str) -> None:
+        """Keep a shard as one with a single copy: this node leads the only one that is left."""
+        entry, replica = self._cache.shards.get(shard), self._replicas.pop(shard, None)
+        engine = None if entry is None else self._shards.open_shard(entry)
+        if entry is None or not isinstance(engine, ReplicatedEngine) or replica is None:
+            return
+        self._view.drop(shard)
+        self._core.drop_single(shard)
+        engine.end_replication(entry.id)
+        replica.become_single()
+        self._logs.pop(shard, None)
+        self._syncs.remove_shard(shard)
+        self._cache.set_replica(shard, None)
+        _log.info("replication_ended", shard=shard)
 
     def _removed(self, shard: str) -> None:
         self._logs.pop(shard, None)

@@ -55,6 +55,7 @@ class Owner(Protocol):
 
 class ShardReplica:
     __slots__ = (
+        "_has_ended",
         "_lock",
         "_name",
         "_node_id",
@@ -80,6 +81,7 @@ class ShardReplica:
         """Ends to wait for, the smallest first; the second number keeps the order."""
         self._number = 0
         self._ready_epoch = -1
+        self._has_ended = False
         self.epoch_start = logs[0].end
         """Where the records of the current leader epoch begin, when this node leads."""
 
@@ -101,7 +103,7 @@ class ShardReplica:
     def is_settled(self) -> bool:
         """Whether everything is committed that this node had when it became leader. Before that,
         readers of the last leader may have seen more than this one shows."""
-        return self.logs[0].commit >= self.epoch_start
+        return self._has_ended or self.logs[0].commit >= self.epoch_start
 
     @property
     def position(self) -> ReplicaPosition:
@@ -164,7 +166,7 @@ class ShardReplica:
         thread, or later by the thread of the replication."""
         with self._lock:
             error = self._end_of_wait(epoch)
-            is_over = error is not None or self.logs[0].commit >= end
+            is_over = error is not None or self._has_ended or self.logs[0].commit >= end
             if not is_over and len(self._waiters) >= WAITERS_MAX:
                 # Not `BusyError`: that says that nothing was written.
                 error = DeadlineError(
@@ -236,7 +238,7 @@ class ShardReplica:
 
     def committed(self) -> None:
         """End the waits for what is committed now."""
-        if not self._waiters:
+        if not self._waiters or self._has_ended:
             return
         done: list[OnCommitted] = []
         with self._lock:
@@ -245,6 +247,14 @@ class ShardReplica:
                 done.append(heappop(self._waiters)[2])
         for call in done:
             call(None)
+
+    def become_single(self) -> None:
+        """End all waits: this is the only copy, and all of it is committed."""
+        with self._lock:
+            self._has_ended = True
+            ended, self._waiters[:] = self._waiters[:], []
+        for _, _, done in ended:
+            done(None)
 
     def close(self) -> None:
         """End all waits: this node does not replicate the shard any more."""

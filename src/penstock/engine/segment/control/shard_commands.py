@@ -42,8 +42,9 @@ class ShardCommands:
         else:
             log.state.config = config  # the same object for all shards that are kept alike
 
-    def keep(self, log: ShardLog, config: bytes) -> None:
-        """Write into the journal that the shard exists."""
+    def keep(self, log: ShardLog, config: bytes, *, has_ended: bool = False) -> None:
+        """Write into the journal that the shard exists, and with `has_ended` that it was replicated
+        and is not any more."""
         shard, start = log.shard, int(log.state.floor_offset)
         line = CreateEntry(
             topic=shard.topic,
@@ -52,7 +53,7 @@ class ShardCommands:
             config=config,
             born_at=log.state.born_at,
             start_offset=start if start and start == log.next_offset else UNSET,
-            replicated=log.state.is_replicated or UNSET,
+            replicated=log.state.is_replicated or (False if has_ended else UNSET),
         )
         journal, record = self._journal(), encode_entry(line)
         appender = self._log.appender

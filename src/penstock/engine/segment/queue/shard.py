@@ -182,6 +182,15 @@ class ShardLog:
             self.is_led = False
             self.update_admission()
 
+    def end_replication(self) -> None:
+        """Take records of clients, and show all: there is no other copy any more. The caller holds
+        the log's lock."""
+        with self.lock:
+            self._commit_limit = None
+            self.state.end_replication()
+            self.is_led = False
+            self.update_admission()
+
     def was_truncated_since(self, generation: int) -> bool:
         """Say whether offsets were taken back since `generation` was read."""
         with self.lock:  # by a truncation under way, too

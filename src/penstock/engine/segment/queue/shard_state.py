@@ -153,6 +153,10 @@ class ShardState:
         if self._replica is None:
             self._replica = _Replica()
 
+    def end_replication(self) -> None:
+        """This is the only copy from now on."""
+        self._replica = None
+
     @property
     def restated_from(self) -> int:
         """The commands of the companion queue from here on say what all earlier ones said."""

@@ -369,6 +369,20 @@ class Replay:
         if line.replicated is True:
             self._mark_replicated(line.shard)
             self._mark_replicated(control_shard(line.shard))
+        elif line.replicated is False:
+            self._end_replication(line.shard)
+            self._end_replication(control_shard(line.shard))
+
+    def _end_replication(self, shard: ShardId) -> None:
+        """Learn that a shard has become the only copy: all of it is committed."""
+        log = self._table.find(shard)
+        if log is None:
+            state = self._states.get(shard)
+            if state is not None:
+                state.end_replication()
+        else:
+            log.end_replication()
+        self.touched.add(shard)
 
     def _mark_replicated(self, shard: ShardId) -> None:
         """Learn that a shard has copies on other nodes. What a state does not say to be committed

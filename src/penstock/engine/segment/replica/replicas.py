@@ -37,6 +37,9 @@ class ShardReplicas:
         self._table: Final = parts.store.table
         self._opening: Final = threading.Lock()
         self._logs: Final[dict[ShardId, tuple[ShardLog, Logs]]] = {}
+        self._single: Final[set[ShardId]] = set()
+        """Shards of which the metadata said that this is the only copy: what such a shard holds is
+        committed, when it gets others."""
         self._deleting: Final[dict[ShardId, list[DeletedRanges]]] = {}
         """Offsets whose deletion waits for other replicas, by call."""
         self._floors: Final[dict[ShardId, tuple[int, int]]] = {}
@@ -81,15 +84,44 @@ class ShardReplicas:
         nothing is known to be committed."""
         with log.log.lock:
             for each in (log, companion):
-                is_known = each.state.newest_epoch == 0
+                is_known = each.state.newest_epoch == 0 or log.shard in self._single
                 each.become_replicated(each.commit if is_known else each.earliest)
         self._parts.commands.keep(log, log.state.config)
         for each in (log, companion):
             self._parts.store.checkpointer.touch(each)
 
+    def close_to_clients(self, shard: ShardId) -> bool:
+        """Take no records of clients for a shard whose replication is about to end; return False
+        for one that is not replicated."""
+        log = self._table.get(shard)
+        self._single.add(shard)
+        if not log.state.is_replicated:
+            return False
+        for each in self.logs(shard):
+            # Not the companion's own method: those who wait for its commands wait on.
+            SegmentReplicaLog.follow(each)
+        return True
+
+    def end(self, shard: ShardId) -> None:
+        """Keep a shard as one with a single copy, after `close_to_clients` and a sync: all that it
+        holds is committed, and all commands of its companion act."""
+        log = self._table.get(shard)
+        records, companion = self.logs(shard)
+        companion.set_commit(companion.end)
+        records.set_commit(records.end)
+        both = (log, self._parts.commands.companion(log))
+        with self._opening, log.log.lock:
+            for each in both:
+                each.end_replication()
+            self._logs.pop(shard, None)
+        self._parts.commands.keep(log, log.state.config, has_ended=True)
+        for each in both:
+            self._parts.store.checkpointer.touch(each)
+
     def remove(self, shard: ShardId) -> None:
         """The shard was deleted."""
         self._logs.pop(shard, None)
+        self._single.discard(shard)
         self._deleting.pop(shard, None)
         self._floors.pop(shard, None)
 

@@ -54,6 +54,7 @@ def register_node(view: View, command: RegisterNode, moment: Moment) -> Change |
         epoch=_epoch(view, before, moment, is_same_run=is_same_run),
         status="online",
         registered_at_ms=moment.time_ms,
+        free_bytes=command.free_bytes,
     )
     NODES.put(view, node, node.node_id)
     events: list[Event] = [NodePut(node)]

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from penstock.meta.events import Event
 from penstock.meta.state.answers import Head, Rejected
 from penstock.meta.state.model import (
+    INT_MAX,
     PARTITIONS_MAX,
     Count,
     Lease,
@@ -199,6 +200,8 @@ class ReassignReplicas(Struct, frozen=True, array_like=True, tag="reassign-repli
     partition: Partition
     partition_epoch: Count
     replicas: Nodes
+    throttle: Count = 0
+    """Bytes per second at which each node copies; 0: no limit but its own."""
 
 
 class CancelReassignment(Struct, frozen=True, array_like=True, tag="cancel-reassignment"):
@@ -253,6 +256,8 @@ class RegisterNode(Struct, frozen=True, array_like=True, tag="register-node"):
     is_proven: bool = False
     """Whether the node can prove that its logs have what they had under `previous_epoch`."""
     previous_epoch: Count = 0
+    free_bytes: Annotated[int, Meta(ge=-1, le=INT_MAX)] = -1
+    """Free space where the node keeps records; -1: not known."""
 
 
 class SetNodeStatus(Struct, frozen=True, array_like=True, tag="set-node-status"):

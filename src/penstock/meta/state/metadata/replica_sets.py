@@ -40,6 +40,38 @@ def min_insync_of(config: TopicConfig) -> int:
     return config.replication // 2 + 1
 
 
+def shard_min_insync(shard: Shard, config: TopicConfig) -> int:
+    """Return how many replicas of a shard must have a record before it is committed: those of its
+    topic, or those that it had before its topic got more replicas."""
+    minimum = min_insync_of(config)
+    return min(minimum, shard.min_insync) if shard.min_insync else minimum
+
+
+def follow_config(shard: Shard, before: TopicConfig, config: TopicConfig) -> Shard:
+    """Return the shard after the replicas of its topic, or their minimum, were changed. One that
+    is to get more replicas keeps the minimum that it had until enough of them are in sync: it is
+    written to meanwhile."""
+    old, minimum = shard_min_insync(shard, before), min_insync_of(config)
+    after = shard
+    if config.replication > before.replication and old < minimum > len(shard.in_sync):
+        after = replace(after, min_insync=old)
+    elif shard.min_insync >= minimum:
+        after = replace(after, min_insync=0)
+    if shard_min_insync(after, config) != old:
+        after = change_min_insync(after)
+    if after == shard and is_replicated(shard, before) == is_replicated(shard, config):
+        return shard
+    return replace(after, partition_epoch=shard.partition_epoch + 1)
+
+
+def with_topic_minimum(shard: Shard, config: TopicConfig) -> Shard:
+    """Return the shard with the minimum of its topic, once enough replicas are in sync. To be
+    called with every change that lets replicas join, in the entry of that change."""
+    if not shard.min_insync or len(shard.in_sync) < min_insync_of(config):
+        return shard
+    return replace(shard, min_insync=0)
+
+
 def change_in_sync(
     shard: Shard,
     *,
@@ -220,7 +252,12 @@ def change_min_insync(shard: Shard) -> Shard:
 
 
 def reassign(
-    shard: Shard, target: tuple[int, ...], *, brokers: BrokerEpochs, min_insync: int
+    shard: Shard,
+    target: tuple[int, ...],
+    *,
+    brokers: BrokerEpochs,
+    min_insync: int,
+    throttle: int = 0,
 ) -> Shard | Rejected:
     """Return the shard on its way to other replicas, the preferred leader first. A reassignment
     that was under way ends."""
@@ -237,6 +274,7 @@ def reassign(
         replicas=(*target, *removed),
         adding=tuple(node for node in target if node not in settled),
         removing=removed,
+        throttle=throttle,
         partition_epoch=shard.partition_epoch + 1,
     )
     return complete_reassignment(moving, brokers=brokers, min_insync=min_insync)
@@ -276,10 +314,14 @@ def _drop(shard: Shard, nodes: tuple[int, ...], *, brokers: BrokerEpochs, min_in
         replicas=tuple(node for node in shard.replicas if node not in nodes),
         adding=(),
         removing=(),
+        throttle=0,
         partition_epoch=shard.partition_epoch + 1,
     )
     for node in nodes:
         settled = without_node(
             settled, node, brokers=brokers, min_insync=min_insync, is_proven=False
         )
+    if len(settled.replicas) == 1 and settled.eligible == settled.replicas:
+        # The only replica that is left, and none in sync: its rules are those of one copy.
+        settled = replace(settled, in_sync=settled.replicas, eligible=())
     return settled

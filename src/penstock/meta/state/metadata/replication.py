@@ -111,7 +111,7 @@ def _changed_in_sync(
     stale = _stale_sender(shard, command.node_id, command.broker_epoch, brokers)
     if stale is not None:
         return stale
-    min_insync = rules.min_insync_of(config)
+    min_insync = rules.shard_min_insync(shard, config)
     after = rules.change_in_sync(
         shard,
         sender=command.node_id,
@@ -123,6 +123,8 @@ def _changed_in_sync(
     )
     if isinstance(after, Rejected):
         return after
+    after = rules.with_topic_minimum(after, config)
+    min_insync = rules.min_insync_of(config)
     return rules.complete_reassignment(after, brokers=brokers, min_insync=min_insync)
 
 
@@ -139,7 +141,7 @@ def leave_in_sync(view: View, command: LeaveInSync, moment: Moment) -> Change | 
     if stale is not None:
         outcome = _put_outcome(view, shard, stale, moment, events)
         return Change(ReplicaOutcomes((outcome,)))
-    min_insync = rules.min_insync_of(topic.config)
+    min_insync = rules.shard_min_insync(shard, topic.config)
     after = rules.leave(shard, command.node_id, brokers=brokers, min_insync=min_insync)
     if isinstance(after, Shard):
         after = _elected(after, brokers, min_insync)
@@ -161,7 +163,7 @@ def elect_leaders(view: View, command: ElectLeaders, moment: Moment) -> Change |
             )
             continue
         shard, topic = found
-        after = _led(shard, election, brokers, rules.min_insync_of(topic.config))
+        after = _led(shard, election, brokers, rules.shard_min_insync(shard, topic.config))
         outcomes.append(_put_outcome(view, shard, after, moment, events))
     return Change(ReplicaOutcomes(tuple(outcomes)), tuple(events))
 
@@ -219,6 +221,7 @@ def reassign_replicas(view: View, command: ReassignReplicas, moment: Moment) -> 
         target,
         brokers=broker_epochs(view),
         min_insync=rules.min_insync_of(topic.config),
+        throttle=command.throttle,
     )
     return _put_one(view, shard, after, moment)
 
@@ -233,7 +236,9 @@ def cancel_reassignment(
     if not shard.adding and not shard.removing:
         return Rejected("bad_request", f"{shard.name} is not being moved", shard.name)
     after = rules.cancel_reassignment(
-        shard, brokers=broker_epochs(view), min_insync=rules.min_insync_of(topic.config)
+        shard,
+        brokers=broker_epochs(view),
+        min_insync=rules.shard_min_insync(shard, topic.config),
     )
     return _put_one(view, shard, after, moment)
 
@@ -317,6 +322,9 @@ def restart_node(
         if storage_type not in {None, config.storage_type} or restart.is_same_run:
             return shard
         is_counted = restart.is_proven or config.flush == SYNC_FLUSH
+        if min_insync == 1 and {*shard.in_sync, *shard.eligible} == {node_id}:
+            # Of a shard with one copy, or one that had one, a restart takes nothing back.
+            is_counted |= config.replication == 1 or shard.min_insync == 1
         if config.storage_type == MEMORY_STORAGE or restart.is_store_lost:
             is_counted = False
         if is_counted and restart.is_late:
@@ -330,12 +338,13 @@ def restart_node(
     return _change_replicas(view, node_id, moment, change)
 
 
-def change_min_insync(view: View, topic: Topic, moment: Moment) -> list[Event]:
-    """Follow a change of the minimum in all shards of a topic."""
+def follow_config(view: View, before: TopicConfig, topic: Topic, moment: Moment) -> list[Event]:
+    """Follow a change of the replicas of a topic, or of their minimum, in all of its shards."""
     events: list[Event] = []
     for shard in list(SHARDS.scan(view, topic.topic_id)):
-        if rules.is_replicated(shard, topic.config):
-            events += _put_changed(view, shard, rules.change_min_insync(shard), moment)
+        if rules.is_replicated(shard, before) or rules.is_replicated(shard, topic.config):
+            after = rules.follow_config(shard, before, topic.config)
+            events += _put_changed(view, shard, after, moment)
     return events
 
 
@@ -347,7 +356,7 @@ def _change_replicas(view: View, node_id: int, moment: Moment, change: ShardChan
     brokers = broker_epochs(view)
     events: list[Event] = []
     for shard, topic in list(_replicas_on(view, node_id)):
-        min_insync = rules.min_insync_of(topic.config)
+        min_insync = rules.shard_min_insync(shard, topic.config)
         after = _elected(change(shard, topic.config, brokers, min_insync), brokers, min_insync)
         if topic.config.storage_type == MEMORY_STORAGE:
             after = _begun_anew(after, node_id, brokers)

@@ -23,7 +23,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from penstock.meta.events import Event, ShardPut
+from penstock.meta.events import Event, NodePut, ShardPut
 from penstock.meta.state.keys import Part, after_prefix, encode_key
 from penstock.meta.state.model import (
     Lease,
@@ -35,6 +35,7 @@ from penstock.meta.state.model import (
     Store,
     Topic,
     stored_fields,
+    stored_node,
 )
 from penstock.meta.state.view import Reader, View
 
@@ -74,10 +75,14 @@ def encode_shard(shard: Shard) -> bytes:
     return _encoder.encode(stored_fields(shard))
 
 
+def _encode_node(node: Node) -> bytes:
+    return _encoder.encode(stored_node(node))
+
+
 TOPICS: Final = Table(0x10, Topic)
 SHARDS: Final = Table(0x12, Shard, encode_shard)
 SEGMENTS: Final = Table(0x13, Segment)
-NODES: Final = Table(0x14, Node)
+NODES: Final = Table(0x14, Node, _encode_node)
 LEASES: Final = Table(0x15, Lease)
 
 NAMES_TABLE: Final = 0x11
@@ -129,6 +134,8 @@ def encode_events(events: tuple[Event, ...]) -> bytes:
 def _stored_event(event: Event) -> object:
     if isinstance(event, ShardPut):
         return (ShardPut.__struct_config__.tag, stored_fields(event.shard))
+    if isinstance(event, NodePut):
+        return (NodePut.__struct_config__.tag, stored_node(event.node))
     return event
 
 

@@ -16,6 +16,7 @@ from penstock.meta.state.constants import (
     CLEANUPS,
     DELETING,
     FLUSH_MODES,
+    LOST,
     PARTITIONERS,
     QUEUE_KINDS,
     STORAGE_LEVELS,
@@ -35,8 +36,8 @@ from penstock.meta.state.metadata.commands import (
     TopicResult,
 )
 from penstock.meta.state.metadata.replica_sets import min_insync_of
-from penstock.meta.state.metadata.replication import change_min_insync
-from penstock.meta.state.metadata.rows import NAMES_TABLE, TOPICS, find_topic_id
+from penstock.meta.state.metadata.replication import follow_config
+from penstock.meta.state.metadata.rows import NAMES_TABLE, SHARDS, TOPICS, find_topic_id
 from penstock.meta.state.metadata.shards import check_placements, has_shards, open_shards
 from penstock.meta.state.model import Topic, TopicConfig
 from penstock.meta.state.view import View
@@ -93,12 +94,26 @@ def alter_topic(view: View, command: AlterTopic, moment: Moment) -> Change | Rej
     misplaced = check_placements(command.placements, partitions)
     if misplaced is not None:
         return misplaced
+    if topic.config.replication != config.replication and _has_lost(view, topic):
+        return Rejected(
+            "bad_request",
+            f"shards of topic {topic.name!r} are lost: accept the loss before its replication is "
+            "changed",
+        )
     altered = replace(topic, partitions=partitions, config=config, revision=moment.revision)
     TOPICS.put(view, altered, altered.topic_id)
     opened = open_shards(view, altered, command.placements, moment)
-    if min_insync_of(topic.config) != min_insync_of(config):
-        opened += change_min_insync(view, altered, moment)
+    if _replicas_of(topic.config) != _replicas_of(config):
+        opened += follow_config(view, topic.config, altered, moment)
     return Change(TopicResult(altered), (TopicPut(altered), *opened))
+
+
+def _has_lost(view: View, topic: Topic) -> bool:
+    return any(shard.status == LOST for shard in SHARDS.scan(view, topic.topic_id))
+
+
+def _replicas_of(config: TopicConfig) -> tuple[int, int]:
+    return config.replication, min_insync_of(config)
 
 
 def delete_topic(view: View, command: DeleteTopic, moment: Moment) -> Change | Rejected:
