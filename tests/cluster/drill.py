@@ -1,7 +1,8 @@
 """A drill: a cluster of real processes under load and faults, and the check of what clients saw.
 
 usage: python -m tests.cluster.drill --seconds 60 --seed 1 [--nodes 3] [--replication 1]
-       [--faults kill,pause] [--network] [--no-transactions] [--data DIR]
+       [--storage segment] [--faults kill,pause] [--network] [--flush sync] [--no-transactions]
+       [--upgrade-from SRC] [--data DIR]
 
 The plan of faults follows from the seed; which node is the leader then, and how the threads of the
 clients alternate, does not. A failed drill prints seed, plan and anomalies.
@@ -56,6 +57,7 @@ from penstock.errors import (
 REST_S: Final = 5.0
 """Time after the last fault in which every client must succeed."""
 JOIN_S: Final = 180.0
+EVIDENCE_WAIT_S: Final = 5.0
 QUICK: Final = ("kill", "kill all", "stop", "pause", "clock step")
 ONE_COPY: Final = (*QUICK, "rolling", "disk full", "cut off", "one way", "ring", "loss")
 
@@ -74,6 +76,9 @@ class Options:
     pause_max_s: float = 6.0
     has_network: bool = False
     has_transactions: bool = True
+    flush: str = "async"
+    old_tree: Path | None = None
+    """The sources with which the nodes start; the fault `upgrade` changes them."""
 
 
 @dataclass
@@ -87,6 +92,8 @@ class Report:
     struck: list[str] = field(default_factory=list)
     anomalies: list[Anomaly] = field(default_factory=list)
     counts: str = ""
+    evidence: list[str] = field(default_factory=list)
+    """What was found after anomalies."""
 
     def lines(self) -> list[str]:
         trials = ", ".join(f"{kind} {count}" for kind, count in sorted(self.trials.items()))
@@ -108,6 +115,8 @@ class Report:
                 *(f"  {line}" for line in self.struck),
                 "anomalies:",
                 *(f"  {one}" for one in self.anomalies),
+                "evidence:",
+                *(f"  {line}" for line in self.evidence),
             ]
         )
 
@@ -119,8 +128,9 @@ class ReplicationMissingError(Exception):
 def run(options: Options, directory: Path, say: Callable[[str], None]) -> Report:
     """Run a drill; `say` gets a line for each fault."""
     with ExitStack() as stack:
-        net = stack.enter_context(network(options.nodes)) if options.has_network else None
-        cluster = stack.enter_context(nodes(directory, options.nodes, net))
+        # One more than the nodes: another one may join.
+        net = stack.enter_context(network(options.nodes + 1)) if options.has_network else None
+        cluster = stack.enter_context(nodes(directory, options.nodes, net, options.old_tree))
         skipped = _missing(options, cluster)
         kinds = [kind for kind in options.kinds if kind not in skipped]
         report = Report(
@@ -142,6 +152,8 @@ def run(options: Options, directory: Path, say: Callable[[str], None]) -> Report
         history.healed_at, history.ended_at = healed_at, time.monotonic()
         report.anomalies = [*check(history), *_shorter(history)]
         report.counts = _counts(history, workers)
+        if report.anomalies:
+            report.evidence = _collect_evidence(cluster, history)
         return report
 
 
@@ -150,15 +162,20 @@ def _missing(options: Options, cluster: Nodes) -> dict[str, str]:
     found: dict[str, str] = {}
     reasons: dict[str, str] = {}
     wanted = {faults.KINDS[kind].needs for kind in options.kinds}
-    if "disk" in wanted:
+    if wanted & {"device", "sync device"}:
+        reasons["device"] = reasons["sync device"] = cluster.mount_devices()
+    if "disk" in wanted and not cluster.mounted:
         reasons["disk"] = cluster.mount_small_disk(options.nodes)
+    if options.flush != "sync":
+        reasons["sync device"] = "needs topics that sync before they acknowledge: --flush sync"
+    if options.storage == "memory":
+        why = "records in memory do not survive it"
+        reasons |= {"device": why, "sync device": why}
+        found |= {"kill all": why} if "kill all" in options.kinds else {}
+    if options.old_tree is None:
+        reasons["old sources"] = "needs the sources of an earlier release: --upgrade-from"
     if cluster.network is None:
-        why = missing_for_namespaces() or "this drill has no network of its own"
-        reasons |= {"network": why, "netem": why}
-    elif "netem" in wanted:
-        can = cluster.network.lose(1, 0)
-        cluster.network.heal()
-        reasons["netem"] = "" if can else "the kernel or `tc` cannot drop packets (netem)"
+        reasons["network"] = missing_for_namespaces() or "this drill has no network of its own"
     for kind in options.kinds:
         needed = faults.KINDS[kind]
         if reasons.get(needed.needs):
@@ -177,6 +194,7 @@ def _create_topics(cluster: Nodes, options: Options) -> None:
                     partitions=PARTITIONS,
                     storage=options.storage,
                     replication=options.replication,
+                    flush=options.flush,
                 )
         except NotSupportedError as error:
             raise ReplicationMissingError(str(error)) from error
@@ -305,6 +323,25 @@ def _shorter(history: History) -> list[Anomaly]:
     ]
 
 
+def _collect_evidence(cluster: Nodes, history: History) -> list[str]:
+    """Return what each node showed of the shards with anomalies at the end, and shows now: records
+    that were hidden may be there again."""
+    lines: list[str] = []
+    for client in history.clients:
+        if client.name.startswith("last-reader"):
+            counts = {one.shard: (len(one.offsets), one.offsets[-1:]) for one in client.polls()}
+            lines.append(f"{client.name}: records and last offset by shard: {counts}")
+    time.sleep(EVIDENCE_WAIT_S)
+    for node, address in cluster.storage.items():
+        now = {}
+        for shard in history.final:
+            topic, partition = TOPICS[shard // PARTITIONS], shard % PARTITIONS
+            found = _read_all(address, topic, partition)
+            now[shard] = (len(found), [offset for offset, _ in found[-1:]])
+        lines.append(f"node {node}, {EVIDENCE_WAIT_S:g} s later: {now}")
+    return lines
+
+
 def _read_all(address: str, topic: str, partition: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     last: list[StoreError] = []
@@ -347,6 +384,8 @@ def _parse() -> tuple[Options, str | None]:
     parser.add_argument("--replication", type=int, default=1)
     parser.add_argument("--storage", default="segment", choices=["segment", "rocksdb", "memory"])
     parser.add_argument("--faults", default=",".join(QUICK), help=f"of {', '.join(faults.KINDS)}")
+    parser.add_argument("--flush", default="async", choices=["async", "sync"])
+    parser.add_argument("--upgrade-from", type=Path, help="sources of the nodes at the start")
     parser.add_argument("--network", action="store_true", help="give each node a namespace")
     parser.add_argument("--no-transactions", action="store_true", help="leave the copier out")
     parser.add_argument("--data", help="keep the data directories and logs here")
@@ -361,6 +400,8 @@ def _parse() -> tuple[Options, str | None]:
         kinds=kinds,
         has_network=given.network,
         has_transactions=not given.no_transactions,
+        flush=given.flush,
+        old_tree=given.upgrade_from,
     )
     return options, given.data
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
-from tests.cluster.nodes import Nodes, wait_until
+from tests.cluster.nodes import FILE_KINDS, WAIT_S, Nodes, wait_until
 from tests.cluster.workloads import API, PARTITIONS
 
 HOURS: Final = 3_600.0
@@ -35,7 +35,8 @@ class Fault(NamedTuple):
 class Kind(NamedTuple):
     """`copies`: how many copies of a record it takes to survive this fault."""
 
-    run: Callable[[Nodes, Fault, int], None]
+    run: Callable[[Nodes, Fault, int], str | None]
+    """Returns what is worth a remark."""
     lasts_s: tuple[float, float]
     copies: int = 1
     needs: str = ""
@@ -67,7 +68,15 @@ def plan(
     return made
 
 
-STARTS_S: Final = {"rolling": 15.0, "kill all": 6.0, "pause": 0.0, "clock step": 0.0}
+STARTS_S: Final = {
+    "rolling": 15.0,
+    "upgrade": 15.0,
+    "churn": 20.0,
+    "kill all": 6.0,
+    "power cut of all": 6.0,
+    "pause": 0.0,
+    "clock step": 0.0,
+}
 """About how long nodes take to start after a fault."""
 
 
@@ -76,11 +85,11 @@ def strike(nodes: Nodes, fault: Fault) -> str:
     leader = nodes.leader(API, fault.partition) or nodes.numbers[0]
     others = [node for node in nodes.numbers if node != leader]
     chosen = leader if fault.role == "leader" or not others else others[fault.number % len(others)]
-    KINDS[fault.kind].run(nodes, fault, chosen)
+    outcome = KINDS[fault.kind].run(nodes, fault, chosen)
     if KINDS[fault.kind].copies > 1:
         # The next fault may take another copy: this one must be there again.
         wait_until(nodes.are_in_sync, f"all copies are in sync after {fault.kind}")
-    return f"{fault.kind}: node {chosen}, {fault.role} of {API}/{fault.partition}"
+    return f"{fault.kind}: node {chosen}, {fault.role} of {API}/{fault.partition}{outcome or ''}"
 
 
 def _restart(nodes: Nodes, node: int) -> None:
@@ -135,6 +144,78 @@ def _flip(nodes: Nodes, fault: Fault, node: int) -> None:
     _restart(nodes, node)
 
 
+def _flip_any(nodes: Nodes, fault: Fault, node: int) -> str:
+    """Flip bits in files of any kind. A node that cannot trust its files may refuse to start: then
+    it starts with an empty directory, as after a change of its disk."""
+    random = Random(fault.number)
+    if random.random() < 0.5:
+        nodes.stop(node)
+    else:
+        nodes.kill(node)
+    flipped = nodes.flip_bits(node, random, tuple(FILE_KINDS))
+    nodes.start(node)
+    wait_until(
+        lambda: nodes.is_ready(node) or node in nodes.dead(), f"node {node} is ready, or refuses"
+    )
+    refused = ""
+    if node in nodes.dead():
+        reason = nodes.log_tail(node, 500).strip().rpartition("\n")[2]
+        refused = f", refused to start: {reason}"
+        nodes.kill(node)
+        nodes.wipe(node)
+        time.sleep(3.0)
+        nodes.start(node)
+    nodes.wait_ready()
+    return f", files {', '.join(flipped)}{refused}"
+
+
+def _cut_power(nodes: Nodes, fault: Fault, node: int) -> None:
+    nodes.cut_power(node)
+    time.sleep(fault.lasts_s)
+    _restart(nodes, node)
+
+
+def _cut_power_of_all(nodes: Nodes, fault: Fault, _node: int) -> None:
+    for node in nodes.numbers:
+        nodes.kill(node)  # at about the same time: to stop a file system takes a while
+    for node in nodes.numbers:
+        nodes.lose_unsynced(node)
+    time.sleep(fault.lasts_s)
+    nodes.start_all()
+    nodes.wait_ready()
+
+
+def _drain(nodes: Nodes, node: int) -> None:
+    nodes.run_command("cluster", "drain", str(node))
+    wait_until(
+        lambda: not nodes.holds_replicas(node), f"node {node} has given its replicas to others"
+    )
+
+
+def _churn(nodes: Nodes, _fault: Fault, node: int) -> str:
+    """A new node joins, takes the place of another one, and leaves again."""
+    spare = nodes.spare
+    nodes.start(spare)
+    seconds = f"{WAIT_S:g}"
+    nodes.run_command("cluster", "add", str(spare), nodes.internal[spare], "--wait", seconds)
+    nodes.wait_ready()
+    _drain(nodes, node)
+    nodes.run_command("cluster", "drain", str(node), "--undo")
+    _drain(nodes, spare)
+    nodes.stop(spare)
+    nodes.run_command("cluster", "remove", str(spare))
+    nodes.wipe(spare)
+    return f", node {spare} joined and left"
+
+
+def _upgrade(nodes: Nodes, _fault: Fault, _node: int) -> None:
+    """Stop the nodes one by one, and start them with the current sources."""
+    for node in nodes.numbers:
+        nodes.stop(node)
+        nodes.upgraded.add(node)
+        _restart(nodes, node)
+
+
 def _step_clock(nodes: Nodes, fault: Fault, node: int) -> None:
     hours = (-240, -1, 1, 240)[fault.number % 4]
     nodes.step_clock(node, hours * HOURS)
@@ -185,9 +266,11 @@ def _cut_ring(nodes: Nodes, fault: Fault, node: int) -> None:
 
 def _lose(nodes: Nodes, fault: Fault, node: int) -> None:
     assert nodes.network is not None
-    assert nodes.network.lose(node, 5)
-    time.sleep(fault.lasts_s)
-    nodes.network.heal()
+    if nodes.network.lose(node, 5):
+        time.sleep(fault.lasts_s)
+        nodes.network.heal()
+    else:
+        nodes.network.lose_bursts(node, 5, fault.lasts_s)
 
 
 KINDS: Final = {
@@ -203,5 +286,10 @@ KINDS: Final = {
     "cut off": Kind(_cut_off, (2.0, 10.0), needs="network"),
     "one way": Kind(_cut_one_way, (2.0, 10.0), needs="network"),
     "ring": Kind(_cut_ring, (2.0, 10.0), needs="network"),
-    "loss": Kind(_lose, (3.0, 10.0), needs="netem"),
+    "loss": Kind(_lose, (3.0, 10.0), needs="network"),
+    "bit flips anywhere": Kind(_flip_any, (0.0, 0.0), copies=2),
+    "power cut": Kind(_cut_power, (0.0, 2.0), copies=2, needs="device"),
+    "power cut of all": Kind(_cut_power_of_all, (0.0, 1.0), needs="sync device"),
+    "churn": Kind(_churn, (0.0, 0.0), copies=2),
+    "upgrade": Kind(_upgrade, (0.0, 0.0), needs="old sources"),
 }

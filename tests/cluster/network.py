@@ -2,8 +2,8 @@
 bridge between them, at which the clients are.
 
 A node cannot reach another while the other's entry in its neighbour table names a station that does
-not exist: frames are dropped without an answer, in one direction, as by a broken switch. Loss needs
-the kernel's `netem`, which some kernels lack.
+not exist: frames are dropped without an answer, in one direction, as by a broken switch. Loss of
+single packets needs the kernel's `netem`; where it is missing, packets are lost in bursts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 _NOWHERE: Final = "02:00:00:00:00:fe"
 _COMMAND_S: Final = 20.0
+_BURST_S: Final = 0.01
 
 
 def run_ip(*words: str) -> None:
@@ -25,8 +27,9 @@ def run_ip(*words: str) -> None:
 
 def missing_for_namespaces() -> str:
     """Return why namespaces cannot be made here; empty: they can."""
-    if shutil.which("ip") is None:
-        return "the command `ip` is not installed"
+    for command in ("ip", "nsenter"):
+        if shutil.which(command) is None:
+            return f"the command `{command}` is not installed"
     if os.geteuid() != 0:
         return "network namespaces need root"
     name = f"pst-try-{os.getpid()}"
@@ -74,7 +77,8 @@ class Network:
 
     def command(self, node: int) -> list[str]:
         """Return the words that run a program in the namespace of a node."""
-        return ["ip", "netns", "exec", self.space(node)]
+        # Not `ip netns exec`: that has mounts of its own, which outlive those of the drill.
+        return ["nsenter", f"--net=/run/netns/{self.space(node)}"]
 
     def cut(self, source: int, target: int) -> None:
         """Drop what one node sends to another."""
@@ -83,13 +87,27 @@ class Network:
         run_ip("-n", self.space(source), "neigh", "replace", *place)
 
     def lose(self, node: int, percent: int) -> bool:
-        """Drop some of what a node sends; return whether the kernel can."""
+        """Drop some of what a node sends; return whether the kernel can. See `lose_bursts`."""
         words = f"tc qdisc replace dev eth0 root netem loss {percent}%".split()
         command = [*self.command(node), *words]
         done = subprocess.run(command, check=False, capture_output=True, timeout=_COMMAND_S)
         if done.returncode == 0:
             self._lossy.add(node)
         return done.returncode == 0
+
+    def lose_bursts(self, node: int, percent: int, seconds: float) -> None:
+        """Drop everything that a node sends for a part of the time, in bursts: for kernels that
+        cannot drop single packets."""
+        others = [other for other in self._nodes if other != node]
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            began = time.monotonic()
+            for other in others:
+                self.cut(node, other)
+            time.sleep(_BURST_S)
+            self.heal()
+            lost_s = time.monotonic() - began
+            time.sleep(lost_s * (100 - percent) / percent)
 
     def heal(self) -> None:
         """Let all nodes reach each other again."""

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -20,6 +21,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from confluent_kafka import KafkaException
+from tests.cluster.device import Device, missing_for_devices
 from tests.cluster.network import Network
 from tests.kafka_clients import AdminClient
 from tests.meta.raft.cluster_in_process import free_ports
@@ -37,6 +39,8 @@ with open(sys.argv.pop(1), "rb") as file:
     shift = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
 real = time.time_ns
 time.time_ns = lambda: real() + int.from_bytes(shift[:8], "little", signed=True)
+import penstock.platform.clock
+penstock.platform.clock._BOOT_ID = sys.argv.pop(1)
 from penstock.cli import main
 main()
 """
@@ -52,6 +56,21 @@ SETTINGS: Final[dict[str, str | int]] = {
 }
 
 
+FILE_KINDS: Final = {
+    "commit log": ("segment/commitlog/*",),
+    "queue": ("segment/consumequeue/*/*/*",),
+    "index": ("segment/index/*",),
+    "state": ("segment/checkpoint", "segment/config/*", "segment/penstock/**/*"),
+    "table": ("engines/*/*.sst", "engines/*/*.log", "rocksdb/*.sst", "rocksdb/*.log"),
+    "metadata": ("meta/*.sst", "meta/*.log", "meta/MANIFEST-*", "meta/CURRENT"),
+    "offsets": ("offsets/*.sst", "offsets/*.log", "offsets/MANIFEST-*"),
+    "proof": ("session", "clean-stop"),
+    "identity": ("store-id", "reconciled", "clock", "meta/DURABLE"),
+}
+"""Files of a node, by what they hold."""
+RECORD_FILES: Final = ("commit log", "queue", "table")
+
+
 def wait_until(check: Callable[[], bool], what: str, seconds: float = WAIT_S) -> None:
     deadline = time.monotonic() + seconds
     while not check():
@@ -62,24 +81,43 @@ def wait_until(check: Callable[[], bool], what: str, seconds: float = WAIT_S) ->
 class Nodes:
     """The processes and directories of a cluster."""
 
-    def __init__(self, directory: Path, count: int = 3, network: Network | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        count: int = 3,
+        network: Network | None = None,
+        old_tree: Path | None = None,
+    ) -> None:
+        """`old_tree`: the sources of an earlier release, which all nodes run until `upgrade`."""
         self.directory: Final = directory
         self.numbers: Final = tuple(range(1, count + 1))
+        self.spare: Final = count + 1
+        """A node that joins and leaves while the others run."""
         self.network: Final = network
-        ports = free_ports(4 * count)
-        hosts = {n: network.host(n) if network is not None else "127.0.0.1" for n in self.numbers}
-        self._ports: Final = {n: ports[4 * n - 4 : 4 * n] for n in self.numbers}
+        self.old_tree: Final = old_tree
+        self.upgraded: Final[set[int]] = set()
+        known = (*self.numbers, self.spare)
+        ports = free_ports(4 * len(known))
+        hosts = {n: network.host(n) if network is not None else "127.0.0.1" for n in known}
+        self._ports: Final = {n: ports[4 * n - 4 : 4 * n] for n in known}
         self._hosts: Final = hosts
-        self._peers: Final = [f"{n}@{hosts[n]}:{self._ports[n][0]}" for n in self.numbers]
+        self.internal: Final = {n: f"{hosts[n]}:{self._ports[n][0]}" for n in known}
+        self._peers: Final = [f"{n}@{self.internal[n]}" for n in self.numbers]
         self.storage: Final = {n: f"{hosts[n]}:{self._ports[n][1]}" for n in self.numbers}
         self.kafka: Final = {n: f"{hosts[n]}:{self._ports[n][2]}" for n in self.numbers}
         self.running: Final[dict[int, subprocess.Popen[bytes]]] = {}
         self.paused: Final[set[int]] = set()
         self.mounted: Final[set[int]] = set()
+        self.devices: Final[dict[int, Device]] = {}
         self._clocks: Final[dict[int, mmap.mmap]] = {}
-        for node in self.numbers:
+        for node in known:
             self.home(node).mkdir(parents=True)
             self._make_clock(node)
+            self._boot(node)
+
+    def _boot(self, node: int) -> None:
+        """Let the next start of a node be on a machine that was booted since the last one."""
+        (self.directory / f"boot-{node}").write_text(f"{uuid.uuid4()}\n")
 
     def _make_clock(self, node: int) -> None:
         path = self.directory / f"clock-{node}"
@@ -99,7 +137,9 @@ class Nodes:
 
     def start(self, node: int) -> None:
         _, storage, kafka, http = self._ports[node]
-        settings = SETTINGS | {"node.id": node, "node.peers": json.dumps(self._peers)}
+        joining = [f"{node}@{self.internal[node]}"] if node == self.spare else []
+        peers = [*self._peers, *joining]
+        settings = SETTINGS | {"node.id": node, "node.peers": json.dumps(peers)}
         arguments = [
             *("serve", "--data", str(self.data(node)), "--host", self._hosts[node]),
             *("--port", str(storage), "--kafka-port", str(kafka), "--http-port", str(http)),
@@ -107,13 +147,16 @@ class Nodes:
         for name, value in settings.items():
             arguments += ["--set", f"{name}={value}"]
         inside = self.network.command(node) if self.network is not None else []
-        clock = str(self.directory / f"clock-{node}")
+        files = [str(self.directory / f"{name}-{node}") for name in ("clock", "boot")]
+        is_old = self.old_tree is not None and node not in self.upgraded
+        sources = {"PYTHONPATH": str(self.old_tree)} if is_old else {}
         with (self.directory / f"{node}.log").open("ab") as log:
             log.write(f"--- start at {time.monotonic():.3f}\n".encode())
             log.flush()
             self.running[node] = subprocess.Popen(
-                [*inside, sys.executable, "-c", SHIFTED, clock, *arguments],
+                [*inside, sys.executable, "-c", SHIFTED, *files, *arguments],
                 stdin=subprocess.DEVNULL,
+                env=os.environ | sources,
                 stdout=log,
                 stderr=log,
             )
@@ -149,19 +192,64 @@ class Nodes:
         assert node not in self.running
         shutil.rmtree(self.data(node))
 
-    def flip_bits(self, node: int, random: Random, count: int = 3) -> list[str]:
-        """Flip bits in files of records of a node that does not run; return the files."""
+    def flip_bits(
+        self, node: int, random: Random, kinds: Sequence[str] = RECORD_FILES, count: int = 3
+    ) -> list[str]:
+        """Flip bits in files of a node that does not run, each of another kind where there are
+        enough; return the files."""
         assert node not in self.running
         data = self.data(node)
-        files = sorted(
-            path
-            for path in (*data.rglob("commitlog/*"), *data.rglob("consumequeue/*/*/*"))
-            if path.is_file() and path.stat().st_size
+        flipped: list[str] = []
+        for kind in random.sample(list(kinds), min(count, len(kinds))):
+            found = (path for one in FILE_KINDS[kind] for path in data.glob(one))
+            files = sorted(path for path in found if path.is_file() and path.stat().st_size)
+            if files:
+                path = random.choice(files)
+                _flip_bit(path, random)
+                flipped.append(str(path.relative_to(data)))
+        return flipped
+
+    def cut_power(self, node: int) -> None:
+        """Kill a node, and lose what it has not synced."""
+        self.kill(node)
+        self.lose_unsynced(node)
+
+    def lose_unsynced(self, node: int) -> None:
+        """Lose what a node that does not run has not synced, as its machine lost power."""
+        self.devices[node].cut_power()
+        self._boot(node)
+
+    def mount_devices(self) -> str:
+        """Give the nodes, which never ran, disks whose power can be cut; return why that is not
+        possible."""
+        reason = missing_for_devices(self.directory)
+        for node in self.numbers if not reason else ():
+            image = self.directory / f"disk-{node}.img"
+            self.devices[node] = Device(image, self.home(node))
+            self.mounted.add(node)
+        return reason
+
+    def run_command(self, *words: str) -> str:
+        """Run a command of the CLI against the nodes."""
+        server = ",".join(self.storage[n] for n in self.numbers if n in self.running)
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", *words, "--server", server],
+            check=False,
+            capture_output=True,
+            timeout=2 * WAIT_S,
         )
-        chosen = random.sample(files, min(count, len(files)))
-        for path in chosen:
-            _flip_bit(path, random)
-        return [str(path.relative_to(data)) for path in chosen]
+        output = done.stdout.decode() + done.stderr.decode()
+        assert done.returncode == 0, f"penstock {' '.join(words)}: {output}"
+        return output
+
+    def holds_replicas(self, node: int) -> bool:
+        """Return whether a node has a copy of a shard, as Kafka clients see it."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        try:
+            topics = admin.list_topics(timeout=5).topics.values()
+        except KafkaException:
+            return True
+        return any(node in one.replicas for topic in topics for one in topic.partitions.values())
 
     def step_clock(self, node: int, seconds: float) -> None:
         """Set the wall clock of a node ahead, or back; 0: right."""
@@ -183,6 +271,9 @@ class Nodes:
 
     def fill_disk(self, node: int) -> None:
         assert node in self.mounted
+        if node in self.devices:
+            self.devices[node].fill("filler")
+            return
         with (self.home(node) / "filler").open("wb", buffering=0) as file, suppress(OSError):
             while file.write(bytes(1 << 16)):
                 pass
@@ -199,7 +290,7 @@ class Nodes:
             return False
 
     def wait_ready(self, seconds: float = WAIT_S) -> None:
-        for node in self.numbers:
+        for node in sorted(self.running):
             process = self.running[node]
 
             def check(node: int = node, process: subprocess.Popen[bytes] = process) -> bool:
@@ -210,7 +301,7 @@ class Nodes:
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the leader of a partition as a node knows it that runs."""
-        for node in self.running.keys() - self.paused:
+        for node in self.running.keys() - self.paused - {self.spare}:
             with suppress(StoreError), penstock.connect(self.storage[node], deadline_s=3) as store:
                 for one in store.topic(topic).describe().partitions:
                     if one.partition == partition:
@@ -245,10 +336,11 @@ class Nodes:
     def close(self) -> None:
         for node in list(self.running):
             self.kill(node)
-        for node in list(self.mounted):
+        for device in self.devices.values():
+            device.close()
+        for node in self.mounted - self.devices.keys():
             command = ["umount", "-l", str(self.home(node))]
             subprocess.run(command, check=False, capture_output=True, timeout=WAIT_S)
-            self.mounted.discard(node)
         for clock in self._clocks.values():
             clock.close()
 
@@ -265,8 +357,13 @@ def _flip_bit(path: Path, random: Random) -> None:
 
 
 @contextmanager
-def nodes(directory: Path, count: int = 3, network: Network | None = None) -> Iterator[Nodes]:
-    made = Nodes(directory, count, network)
+def nodes(
+    directory: Path,
+    count: int = 3,
+    network: Network | None = None,
+    old_tree: Path | None = None,
+) -> Iterator[Nodes]:
+    made = Nodes(directory, count, network, old_tree)
     try:
         yield made
     finally:

@@ -35,13 +35,14 @@ from penstock.engine.contract import (
 from penstock.engine.replication.replicator import Replicator
 from penstock.engine.replication.shard_replica import ShardReplica
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
+from penstock.errors import BadRequestError
 from penstock.meta import Update
 from penstock.platform.clock import SystemClock
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 from penstock.testing.conformance.harness import EngineHarness
 
 NODES: Final = (1, 2, 3)
-WAIT_S: Final = 10.0
+WAIT_S: Final = 60.0
 PAUSE_S: Final = 0.0005
 CALLS_MAX: Final = 16
 """Calls of threads that overlap before they have to wait for a change of the leader."""
@@ -100,6 +101,15 @@ class ReplicatingNode:
         entry = self.cache.shards.get(name)
         return None if entry is None else entry.replica
 
+    def is_replicating(self, name: str) -> bool:
+        return name in self._replicator._logs
+
+    def finish_step(self) -> None:
+        """Return when the replication has done what it is about to do."""
+        done = threading.Event()
+        self._replicator._post(lambda _now: done.set())
+        assert done.wait(WAIT_S), "the replication does not go on"
+
     def close(self) -> None:
         self._metadata.stop(self._node)
         self._replicator.close()
@@ -118,10 +128,11 @@ class RotatingEngine:
             node: ReplicatingNode(node, engine, metadata, channels[node])
             for node, engine in engines.items()
         }
-        self._gate: Final = threading.Condition()
+        self._gate: Final = threading.Condition(threading.RLock())
         self._active: Final[dict[str, int]] = {}
         self._since: Final[dict[str, int]] = {}
         self.changes = 0
+        self._is_stopped = False
         for one in self._nodes.values():
             one.start()
         for name in metadata.shards:
@@ -133,8 +144,10 @@ class RotatingEngine:
 
     def stop(self) -> None:
         """End the replication; the engines stay open."""
-        for one in self._nodes.values():
-            one.close()
+        if not self._is_stopped:
+            self._is_stopped = True
+            for one in self._nodes.values():
+                one.close()
 
     def close(self) -> None:
         self.stop()
@@ -157,6 +170,7 @@ class RotatingEngine:
                     and replica.assignment.leader_epoch == shard.leader_epoch
                     and all(log.commit >= log.end for log in replica.logs)
                 ):
+                    node.finish_step()  # which may be the one that lets committed commands act
                     return node
             assert time.monotonic() < deadline, f"{shard} is not served: {self._state(name)}"
             time.sleep(PAUSE_S)
@@ -189,22 +203,10 @@ class RotatingEngine:
     def _calling(self, name: str) -> Iterator[ReplicatingNode]:
         """Change the leader before a call, unless other calls are under way; these do not
         overtake a change more than `CALLS_MAX` times."""
-        with self._gate:
-            while self._active.get(name) and self._since.get(name, 0) >= CALLS_MAX:
-                self._gate.wait(WAIT_S)
-            if name not in self._metadata.shards:
-                yield self._nodes[1]
-                return
-            if not self._active.get(name):
-                self._change_leader(name)
-                self._since[name] = 0
-            node = self._wait_for_leader(name) if not self._active.get(name) else None
-            if node is None:
-                leader = self._metadata.shards[name].leader
-                assert leader is not None
-                node = self._nodes[leader]
-            self._active[name] = self._active.get(name, 0) + 1
-            self._since[name] = self._since.get(name, 0) + 1
+        node = self._begin_call(name)
+        if node is None:
+            yield self._nodes[1]  # which says what is wrong
+            return
         try:
             yield node
         finally:
@@ -212,18 +214,33 @@ class RotatingEngine:
                 self._active[name] -= 1
                 self._gate.notify_all()
 
+    def _begin_call(self, name: str) -> ReplicatingNode | None:
+        with self._gate:
+            while self._active.get(name) and self._since[name] >= CALLS_MAX:
+                self._gate.wait(WAIT_S)
+            if self._is_stopped or name not in self._metadata.shards:
+                return None
+            if not self._active.get(name):
+                self._change_leader(name)
+                self._since[name] = self._active[name] = 0
+            self._active[name] += 1
+            self._since[name] += 1
+            leader = self._metadata.shards[name].leader
+            assert leader is not None
+            return self._nodes[leader]
+
     def _call(self, shard: ShardId, call: Callable[[StorageEngine], T]) -> T:
-        if not isinstance(shard, ShardId):
+        if not _is_shard(shard):
             return call(self._engines[1])
         with self._calling(shard.name) as node:
             return call(node.engine)
 
     def _write(self, shard: ShardId, call: Callable[[StorageEngine], Written]) -> Written:
         """Write as the handler does: return when all replicas in sync have the records."""
-        if not isinstance(shard, ShardId):
+        if not _is_shard(shard):
             return call(self._engines[1])
         with self._calling(shard.name) as node:
-            replica = node.replica(shard.name)
+            replica = None if self._is_stopped else node.replica(shard.name)
             if replica is None:
                 return call(node.engine)
             epoch = replica.check(Acks.ALL)
@@ -234,26 +251,39 @@ class RotatingEngine:
     # Shards
 
     def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
-        for engine in self._engines.values():
-            engine.create_shard(shard, config)
-        for engine in self._engines.values():
-            assert isinstance(engine, ReplicatedEngine)
-        self._metadata.create_shard(shard)
-        self._wait_for_leader(shard.name)
+        if _is_shard(shard) and not _is_utf8(shard.topic):
+            raise BadRequestError(f"{shard.topic!r} cannot be in a message to another node")
+        with self._gate:
+            for engine in self._engines.values():
+                assert isinstance(engine, ReplicatedEngine)
+                engine.create_shard(shard, config)
+            self._metadata.create_shard(shard)
+            self._wait_for_leader(shard.name)
 
     def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
         for engine in self._engines.values():
             engine.alter_shard(shard, config)
 
     def delete_shard(self, shard: ShardId) -> None:
-        if isinstance(shard, ShardId):
+        """Delete as a node does: the engines do not wait for the replication. But a node never
+        uses the name of a shard again: the next one waits, as calls that are under way end."""
+        if not _is_shard(shard) or self._is_stopped:
+            self._engines[1].delete_shard(shard)
+            return
+        with self._gate:
+            self._gate.wait_for(lambda: not self._active.get(shard.name), WAIT_S)
             self._metadata.delete_shard(shard)
-            deadline = time.monotonic() + WAIT_S
-            while any(node.replica(shard.name) for node in self._nodes.values()):
-                assert time.monotonic() < deadline, f"{shard} is still replicated"
-                time.sleep(PAUSE_S)
-        for engine in self._engines.values():
-            engine.delete_shard(shard)
+            for engine in self._engines.values():
+                engine.delete_shard(shard)
+            self._wait_until_dropped(shard)
+
+    def _wait_until_dropped(self, shard: ShardId) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while any(node.is_replicating(shard.name) for node in self._nodes.values()):
+            assert time.monotonic() < deadline, f"{shard} is still replicated"
+            time.sleep(PAUSE_S)
+        for node in self._nodes.values():
+            node.finish_step()
 
     def list_shard(self, topic: str | None = None) -> list[ShardId]:
         found = [engine.list_shard(topic) for engine in self._engines.values()]
@@ -401,6 +431,18 @@ class RotatingHarness(EngineHarness):
         self._stop()
         for harness in self._harnesses.values():
             harness.close()
+
+
+def _is_shard(shard: object) -> bool:
+    """The suite calls with wrong types, too."""
+    return isinstance(shard, ShardId)
+
+
+def _is_utf8(text: object) -> bool:
+    try:
+        return isinstance(text, str) and bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _ignore_message(_node: int, _data: bytes) -> None:

@@ -9,6 +9,9 @@ Every call gets the time, of a clock that never goes back, and leaves what is to
     appended     a client's record was appended, or synced, on a shard that this node leads
     tick         time passed
     refused      the metadata group has refused a proposal
+
+A log that fails (a full disk, a lost device, a shard that was deleted meanwhile) holds up its own
+shard only: the step leaves `Failed`, goes on with the next shard, and a later tick tries again.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from penstock.engine.replication.effects import (
     Assigned,
     Committed,
     Effect,
+    Failed,
     LeaveInSync,
     ProposeInSync,
     Removed,
@@ -44,7 +48,7 @@ from penstock.engine.replication.messages import (
     StreamReply,
 )
 from penstock.engine.replication.sessions import FetchSession, ServedSession
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, StoreError
 
 TURN_MIN: Final = 32
 TURNS: Final = 20
@@ -87,6 +91,8 @@ class ReplicaCore:
         self._leaving: Final[dict[str, tuple[int, float]]] = {}
         """Shards with damaged records: the partition epoch at which the damage was found, and when
         the metadata group was asked last."""
+        self._unassigned: Final[dict[str, tuple[Assignment, float]]] = {}
+        """Assignments that failed, and when."""
         self._sessions = 0
         self._turn: list[str] = []
         """Shards that ticks have yet to look at in this round."""
@@ -117,12 +123,13 @@ class ReplicaCore:
                 self._drop_follower(node)
         self._broker_epochs = dict(broker_epochs)
         for assignment in assignments:
-            self._assign(now, assignment)
+            self._try_to_assign(now, assignment)
         for session in self._fetching.values():
             self._send_fetch(now, session)
 
     def remove(self, shard: str) -> None:
         """Stop the replication of a shard: it was deleted, or has no replica here any more."""
+        self._unassigned.pop(shard, None)
         if self._known(shard) is None:
             return
         self._stop_leading(shard)
@@ -143,6 +150,17 @@ class ReplicaCore:
         self._serving.pop(node, None)
         for leader in self.leaders.values():
             leader.drop_follower(node)
+
+    def _try_to_assign(self, now: float, assignment: Assignment) -> None:
+        self._unassigned.pop(assignment.shard, None)
+        try:
+            self._assign(now, assignment)
+        except StoreError as error:
+            self._unassigned[assignment.shard] = assignment, now
+            self._fail(assignment.shard, error)
+
+    def _fail(self, shard: str, error: StoreError) -> None:
+        self.effects.append(Failed(shard, f"{type(error).__name__}: {error}"))
 
     def _assign(self, now: float, assignment: Assignment) -> None:
         known = self._known(assignment.shard)
@@ -250,10 +268,14 @@ class ReplicaCore:
         )
 
     def _after_progress(self, now: float, leader: LeaderReplica) -> None:
-        if leader.advance_commit():
-            self._report_commit(leader.assignment.shard, leader.logs, is_leader=True)
-        self._propose(now, leader)
-        self._wake_followers(leader.assignment.shard)
+        shard = leader.assignment.shard
+        try:
+            if leader.advance_commit():
+                self._report_commit(shard, leader.logs, is_leader=True)
+            self._propose(now, leader)
+        except StoreError as error:
+            self._fail(shard, error)
+        self._wake_followers(shard)
 
     def _report_commit(self, shard: str, logs: Sequence[ReplicaLog], *, is_leader: bool) -> None:
         self.effects.append(Committed(shard, tuple(log.commit for log in logs), is_leader))
@@ -276,14 +298,11 @@ class ReplicaCore:
     def tick(self, now: float) -> None:
         for shard in self._next_turn():
             replica = self._known(shard)
-            if replica is None:
-                continue
-            if any(log.damaged_at is not None for log in replica.logs):
-                self._handle_damage(now, replica)
-            else:
-                self._leaving.pop(shard, None)
-            if isinstance(replica, LeaderReplica):
-                self._after_progress(now, replica)
+            if replica is not None:
+                self._look_at(now, replica)
+        for assignment, failed_at in list(self._unassigned.values()):
+            if now - failed_at > self._options.retry_s:
+                self._try_to_assign(now, assignment)
         for node, served in self._serving.items():
             is_due = served.parked_at is not None and (
                 now - served.parked_at >= self._options.wait_s
@@ -294,6 +313,18 @@ class ReplicaCore:
             if session.is_waiting and now - session.asked_at > self._options.reply_s:
                 session.begin_again(self._next_session())
             self._send_fetch(now, session)
+
+    def _look_at(self, now: float, replica: LeaderReplica | FollowerReplica) -> None:
+        shard = replica.assignment.shard
+        try:
+            if any(log.damaged_at is not None for log in replica.logs):
+                self._handle_damage(now, replica)
+            else:
+                self._leaving.pop(shard, None)
+        except StoreError as error:
+            self._fail(shard, error)
+        if isinstance(replica, LeaderReplica):
+            self._after_progress(now, replica)
 
     def _next_turn(self) -> list[str]:
         """Return the shards that this tick looks at: a part of them when there are many, so that
@@ -429,9 +460,13 @@ class ReplicaCore:
         leader = self.leaders.get(fetch.shard)
         if leader is None or leader.check_fetch(sender, fetch) is not FetchError.NONE:
             return None
-        if leader.divergence(fetch) is not None:
+        try:
+            if leader.divergence(fetch) is not None:
+                return None
+            leader.record_fetch(now, sender, fetch, session.broker_epoch)
+        except StoreError as error:
+            self._fail(fetch.shard, error)
             return None
-        leader.record_fetch(now, sender, fetch, session.broker_epoch)
         return fetch.shard
 
     def _answer(self, node: int, session: ServedSession, *, is_due: bool = False) -> None:
@@ -442,7 +477,11 @@ class ReplicaCore:
             if left <= 0:
                 session.wake(shard)
                 continue
-            reply = self._reply_for(node, session, shard, left)
+            try:
+                reply = self._reply_for(node, session, shard, left)
+            except StoreError as error:
+                self._fail(shard, error)  # the next progress, or tick, wakes the shard again
+                continue
             if reply is not None:
                 replies.append(reply)
                 left -= sum(len(stream.data) for stream in reply.streams)
@@ -489,8 +528,7 @@ class ReplicaCore:
         not name are worth another one, which takes its place there."""
         if not session.may_send:
             return
-        listed = [self.followers[shard] for shard in session.drain_listed()]
-        fetches = tuple(follower.fetch() for follower in listed if follower.may_fetch)
+        fetches = self._fetches(session)
         if not fetches and (session.is_waiting or session.sequence == 0):
             return
         message = Fetch(
@@ -503,6 +541,18 @@ class ReplicaCore:
         session.sent(now)
         self._send(session.leader, message)
 
+    def _fetches(self, session: FetchSession) -> tuple[ShardFetch, ...]:
+        fetches: list[ShardFetch] = []
+        for shard in session.drain_listed():
+            follower = self.followers[shard]
+            try:
+                if follower.may_fetch:
+                    fetches.append(follower.fetch())
+            except StoreError as error:
+                session.list_again(shard)
+                self._fail(shard, error)
+        return tuple(fetches)
+
     def _receive_reply(self, now: float, sender: int, reply: FetchReply) -> None:
         session = self._fetching.get(sender)
         if session is None or not session.answered(now, reply):
@@ -513,7 +563,11 @@ class ReplicaCore:
         refused = False
         for shard_reply in reply.shards:
             refused |= shard_reply.error is not FetchError.NONE
-            self._apply_reply(session, shard_reply)
+            try:
+                self._apply_reply(session, shard_reply)
+            except StoreError as error:
+                refused = True
+                self._fail(shard_reply.shard, error)
         if not refused:
             self._send_fetch(now, session)
 

@@ -51,6 +51,13 @@ class Damaged(Struct, frozen=True):
     reason: str
 
 
+class Failed(Struct, frozen=True):
+    """The log of a shard has failed; what was to be done is tried again."""
+
+    shard: str
+    reason: str
+
+
 class LeaveInSync(Struct, frozen=True):
     """This node's copy of a shard has damaged records: it may be counted no more, and not lead,
     until they are copied again from another replica."""
@@ -65,4 +72,6 @@ class SyncLog(Struct, frozen=True):
     shard: str
 
 
-Effect = Send | ProposeInSync | LeaveInSync | Assigned | Removed | Committed | SyncLog | Damaged
+Effect = (
+    Send | ProposeInSync | LeaveInSync | Assigned | Removed | Committed | SyncLog | Damaged | Failed
+)

@@ -27,6 +27,7 @@ from penstock.engine.replication.effects import (
     Committed,
     Damaged,
     Effect,
+    Failed,
     LeaveInSync,
     ProposeInSync,
     Removed,
@@ -259,6 +260,9 @@ class Replicator:
         change = self._view.apply(update)
         for shard in change.removed:
             self._core.remove(shard)
+            # Not with the effect: until that is carried out, the shard may be assigned again.
+            self._logs.pop(shard, None)
+            self._syncs.remove_shard(shard)
         self._assign(now, change)
 
     def _register(self, now: float, epoch: int) -> None:
@@ -312,6 +316,8 @@ class Replicator:
                 self._assigned(assignment)
             case Removed(shard):
                 self._removed(shard)
+            case Failed(shard, reason):
+                _log.error("replication_step_failed", shard=shard, reason=reason)
             case Damaged(shard, reason):
                 _log.error("replica_damaged", shard=shard, reason=reason)
 
@@ -377,8 +383,6 @@ class Replicator:
         _log.info("replication_ended", shard=shard)
 
     def _removed(self, shard: str) -> None:
-        self._logs.pop(shard, None)
-        self._syncs.remove_shard(shard)
         self._takeovers.remove(shard)
         replica = self._replicas.pop(shard, None)
         self._cache.set_replica(shard, None)
