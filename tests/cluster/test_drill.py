@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from tests.cluster.network import missing_for_namespaces
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 
 Record = Callable[[str, object], None]
-SOAK_S = 1_800.0
 
 
 def drill(options: Options, directory: Path, record: Record) -> None:
@@ -61,19 +61,41 @@ def test_replicated_topics_lose_nothing_when_their_leaders_die_stop_and_pause(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3 * SOAK_S)
-@pytest.mark.parametrize("replication", [1, 3])
+@pytest.mark.timeout(3 * 3_600)
+@pytest.mark.parametrize(
+    ("nodes", "replication", "storage", "flush", "seconds"),
+    [
+        (3, 1, "segment", "async", 300.0),
+        (3, 3, "segment", "async", 360.0),
+        (5, 3, "segment", "async", 360.0),
+        (3, 3, "segment", "sync", 240.0),
+        (3, 3, "rocksdb", "async", 240.0),
+        (5, 3, "rocksdb", "sync", 240.0),
+        (3, 3, "memory", "async", 180.0),
+    ],
+)
 def test_half_an_hour_of_all_faults(
-    tmp_path: Path, record_property: Record, replication: int
+    tmp_path: Path,
+    record_property: Record,
+    nodes: int,
+    replication: int,
+    storage: str,
+    flush: str,
+    seconds: float,
 ) -> None:
+    """What a machine cannot do, and what needs other copies or settings, is left out and named."""
+    old = os.environ.get("PENSTOCK_OLD_SOURCES")
     options = Options(
-        seconds=SOAK_S,
-        seed=replication,
+        seconds=seconds,
+        seed=100 * nodes + replication,
+        nodes=nodes,
         replication=replication,
-        has_transactions=True,
+        storage=storage,
+        flush=flush,
         kinds=tuple(faults.KINDS),
         rest_s=(2.0, 8.0),
         pause_max_s=30.0,
         has_network=not missing_for_namespaces(),
+        old_tree=None if old is None else Path(old),
     )
     drill(options, tmp_path, record_property)
