@@ -9,7 +9,14 @@ import pytest
 from msgspec.structs import replace
 from tests.adapter.adapter_engine import NODE, segment_of, shard_of, topic_of
 
-from penstock.engine.contract import ShardConfig, StorageEngine
+from penstock.engine.contract import (
+    Acks,
+    AdapterOffsetStrategy,
+    ForwardingEngine,
+    ShardConfig,
+    StorageEngine,
+    Written,
+)
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
@@ -27,7 +34,7 @@ from penstock.errors import (
 )
 from penstock.meta.client import Update
 from penstock.meta.events import Event, SegmentDeleted, SegmentPut, ShardPut, TopicDeleted, TopicPut
-from penstock.record import Offset, Record, ShardId
+from penstock.record import Offset, Producer, Record, ShardId
 
 SHARD = ShardId("orders-1", 0)
 NAME = SHARD.name
@@ -55,6 +62,20 @@ class OtherNode:
     def run_transaction_step(self, node_id: int, step: str) -> str:
         self.asked.append((node_id, step))
         return "done there"
+
+
+class ForwardedEngine(MemoryStorageEngine, ForwardingEngine):
+    """An engine of another node, which hides what its transactions hide."""
+
+    def forward_write(
+        self,
+        shard: ShardId,
+        records: Sequence[Record],
+        *,
+        producer: Producer | None = None,
+        acks: Acks = Acks.ALL,
+    ) -> Written:
+        return self.batch_write(shard, records, producer=producer)
 
 
 class Bench:
@@ -96,6 +117,27 @@ def test_an_engine_gets_a_shard_with_the_first_request_if_it_was_not_created(ben
     assert bench.engine.list_shard() == []
     assert bench.handler.write(NAME, Record(b"v")).first == 0
     assert bench.engine.list_shard() == [SHARD]
+
+
+def test_transactions_that_this_node_knows_hide_nothing_of_what_another_node_has_read() -> None:
+    other = OtherNode()
+    other.engine = ForwardedEngine()
+    bench = Bench(other)
+    bench.tell(ShardPut(shard_of(SHARD, leader=7)))
+    other.engine.create_shard(SHARD, ShardConfig())
+    bench.put(b"a", b"b", b"c")
+    handler = bench.handler
+    # From the time when this node led the shard, or started: the leader releases its own only.
+    handler.limits.hold_written(NAME, 1, 1)
+    assert bench.values() == [b"a", b"b", b"c"]
+    assert len(handler.read_by_tag(NAME, "t")) == 3
+    assert len(handler.query_by_key(NAME, b"k")) == 3
+    newest = handler.read_by_key(NAME, b"k")
+    assert newest is not None
+    assert newest.value == b"c"
+    assert handler.stable_info(NAME).commit == 3
+    latest = AdapterOffsetStrategy.LATEST
+    assert handler.get_offset_by_timestamp(NAME, 1 << 60, latest) == 3
 
 
 def test_another_nodes_shard_is_not_written_here(bench: Bench) -> None:

@@ -3,6 +3,9 @@
 A read takes place first, and is checked afterwards against the transactions of the shard
 (`StableOffsets`): a transaction holds a shard up before it writes to it. When one was aborted
 meanwhile, the read is repeated.
+
+Only the leader of a shard knows its transactions. What another node has read is checked there: what
+this node knows is from the time when it led the shard, or started.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from penstock.engine.contract import (
     AdapterOffsetStrategy,
     BatchEngine,
     ColumnQuery,
+    ForwardingEngine,
     Isolation,
     ShardInfo,
+    StorageEngine,
 )
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.routing.column_reading import read_columns
@@ -66,7 +71,8 @@ class StableReads(ShardRouting):
     def stable_info(self, shard_name: str) -> ShardInfo:
         """Return bounds whose commit offset is the one that readers of committed records have."""
         info = self.shard_info(shard_name)
-        stable = self.limits.stable_until(shard_name)
+        is_held = self._is_held(self.find(shard_name))
+        stable = self.limits.stable_until(shard_name) if is_held else None
         if stable is None or stable >= info.commit:
             return info
         return replace(info, commit=Offset(max(stable, info.earliest)))
@@ -94,7 +100,7 @@ class StableReads(ShardRouting):
             if isolation is not Isolation.COMMITTED:
                 return self._count_read(entry, records, offset)
             # After the read: a transaction holds the shard up before it writes.
-            if self.limits.touches(shard_name):
+            if self._is_held(entry, engine):
                 read = partial(
                     engine.read_by_offset, entry.id, max_records=max_records, max_size=max_size
                 )
@@ -131,7 +137,7 @@ class StableReads(ShardRouting):
         for _ in _TRIES:
             aborts = entry.aborts
             records = read(start_offset)
-            if self.limits.touches(shard_name):
+            if self._is_held(entry, engine):
                 records = self._stable_page(entry, records, read)
             if entry.aborts == aborts:
                 return self._count_read(entry, records, start_offset)
@@ -142,7 +148,7 @@ class StableReads(ShardRouting):
         aborts = entry.aborts
         engine = self._reader(entry)
         newest = None if entry.offline else engine.read_by_key(entry.id, key)
-        if entry.offline or self.limits.touches(shard_name) or entry.aborts != aborts:
+        if entry.offline or self._is_held(entry, engine) or entry.aborts != aborts:
             records = self.query_by_key(shard_name, key, limit=1)
             return records[0] if records else None
         entry.reads += 1
@@ -167,7 +173,7 @@ class StableReads(ShardRouting):
             records = engine.query_by_key(
                 entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=page_limit
             )
-            is_touched = self.limits.touches(shard_name)
+            is_touched = self._is_held(entry, engine)
             shown = self._without_aborted(entry, records) if is_touched else records
             if entry.aborts != aborts:
                 continue
@@ -185,8 +191,9 @@ class StableReads(ShardRouting):
         isolation: Isolation = Isolation.COMMITTED,
     ) -> Offset:
         entry = self.find(shard_name)
-        offset = self._reader(entry).get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
-        if isolation is Isolation.UNCOMMITTED or not self.limits.touches(shard_name):
+        engine = self._reader(entry)
+        offset = engine.get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
+        if isolation is Isolation.UNCOMMITTED or not self._is_held(entry, engine):
             return offset
         return self._first_stable(entry, timestamp_ms, strategy, offset)
 
@@ -205,6 +212,13 @@ class StableReads(ShardRouting):
             return info.earliest
         # What an open transaction holds up is yet to come for this reader.
         return info.commit if self.limits.stable_until(entry.name) is not None else info.latest
+
+    def _is_held(self, entry: ShardEntry, engine: StorageEngine | None = None) -> bool:
+        """Say whether transactions may hide what `engine`, by default the shard's, has read."""
+        if not self.limits.touches(entry.name):
+            return False
+        reader: object = engine if engine is not None else self._reader(entry)
+        return not isinstance(reader, ForwardingEngine)
 
     def _stable_page(
         self,
