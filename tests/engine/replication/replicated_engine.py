@@ -32,6 +32,7 @@ from penstock.engine.contract import (
     TransactionalEngine,
     Written,
 )
+from penstock.engine.replication.core import CoreOptions
 from penstock.engine.replication.replicator import Replicator
 from penstock.engine.replication.shard_replica import ShardReplica
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
@@ -83,7 +84,14 @@ class ReplicatingNode:
         self._metadata: Final = meta
         self._meta: Final = NodeMetadata(meta, node, channel)
         self._replicator: Final = Replicator(
-            node, self.cache, self, self._meta, channel, SystemClock(), lambda _shards: None
+            node,
+            self.cache,
+            self,
+            self._meta,
+            channel,
+            SystemClock(),
+            lambda _shards: None,
+            CoreOptions(lag_s=WAIT_S),  # on a busy machine, too, all replicas stay in sync
         )
 
     def open_shard(self, entry: ShardEntry) -> object:
