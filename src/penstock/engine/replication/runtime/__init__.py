@@ -1,8 +1,9 @@
 """Replication in a node: the thread that runs `ReplicaCore`, and what carries its effects out.
 
-assignments    from the metadata to what the core has to know
-replicator     the thread of the core, its inbox, its effects
-shard_replica  one shard, for the threads that write to it
-peer_channel   how replicas reach each other
-proposals, syncs, takeovers   slow work on threads of their own
+    assignments    from the metadata to what the core has to know
+    replicator     the thread of the core, its inbox, its effects
+    shard_replica  one shard, for the threads that write to it
+    peer_channel   how replicas reach each other
+
+`proposals`, `syncs` and `takeovers` do slow work on threads of their own (`batch_worker`).
 """

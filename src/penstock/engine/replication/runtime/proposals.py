@@ -7,11 +7,11 @@ proposes again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from penstock.engine.replication.effects import LeaveInSync, ProposeInSync
+from penstock.engine.replication.runtime.batch_worker import BatchWorker
 from penstock.engine.replication.runtime.peer_channel import PeerChannel
 from penstock.errors import StoreError
 from penstock.platform.log import get_logger
@@ -51,26 +51,22 @@ class ReplicaMetadata(Protocol):
         ...
 
 
-class Proposals:
+Batch = tuple[list[ProposeInSync], list[LeaveInSync]]
+
+
+class Proposals(BatchWorker[Batch]):
     def __init__(
         self,
         meta: ReplicaMetadata,
         on_refused: Callable[[ProposeInSync, int], None],
         on_last: Callable[[str], None],
     ) -> None:
+        super().__init__("penstock-in-sync")
         self._meta: Final = meta
         self._on_refused: Final = on_refused
         self._on_last: Final = on_last
-        self._changed: Final = threading.Condition()
         self._proposed: dict[str, ProposeInSync] = {}
         self._leaving: dict[str, LeaveInSync] = {}
-        self._is_closed = False
-        self._thread: Final = threading.Thread(
-            target=self._run, name="penstock-in-sync", daemon=True
-        )
-
-    def start(self) -> None:
-        self._thread.start()
 
     def add(self, effect: ProposeInSync | LeaveInSync) -> None:
         with self._changed:
@@ -80,26 +76,19 @@ class Proposals:
                 self._leaving[effect.shard] = effect
             self._changed.notify()
 
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-        self._thread.join()
+    def _next_batch(self) -> Batch | None:
+        if not (self._proposed or self._leaving):
+            return None
+        names = list(self._proposed)[:BATCH_MAX]
+        proposed = [self._proposed.pop(name) for name in names]
+        leaving, self._leaving = list(self._leaving.values()), {}
+        return proposed, leaving
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not (self._proposed or self._leaving or self._is_closed):
-                    self._changed.wait()
-                if self._is_closed:
-                    return
-                names = list(self._proposed)[:BATCH_MAX]
-                proposed = [self._proposed.pop(name) for name in names]
-                leaving, self._leaving = list(self._leaving.values()), {}
-            try:
-                self._send(proposed, leaving)
-            except StoreError as error:
-                _log.debug("in_sync_change_not_answered", reason=str(error))
+    def _run_batch(self, batch: Batch) -> None:
+        try:
+            self._send(*batch)
+        except StoreError as error:
+            _log.debug("in_sync_change_not_answered", reason=str(error))
 
     def _send(self, proposed: Sequence[ProposeInSync], leaving: Sequence[LeaveInSync]) -> None:
         for effect in leaving:

@@ -5,30 +5,26 @@ All shards of an engine that asked since the last sync share the next one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.engine.contract import ReplicatedEngine
+from penstock.engine.replication.runtime.batch_worker import BatchWorker
 from penstock.errors import StoreError
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 
 
-class Syncs:
+Batch = tuple[list[str], list[ReplicatedEngine]]
+
+
+class Syncs(BatchWorker[Batch]):
     def __init__(self, on_synced: Callable[[Sequence[str]], None]) -> None:
+        super().__init__("penstock-replica-sync")
         self._on_synced: Final = on_synced
-        self._changed: Final = threading.Condition()
         self._engines: Final[dict[str, ReplicatedEngine]] = {}
         self._requested: dict[str, None] = {}
-        self._is_closed = False
-        self._thread: Final = threading.Thread(
-            target=self._run, name="penstock-replica-sync", daemon=True
-        )
-
-    def start(self) -> None:
-        self._thread.start()
 
     def add_shard(self, shard: str, engine: ReplicatedEngine) -> None:
         with self._changed:
@@ -44,25 +40,19 @@ class Syncs:
             self._requested[shard] = None
             self._changed.notify()
 
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-        self._thread.join()
+    def _next_batch(self) -> Batch | None:
+        if not self._requested:
+            return None
+        shards, self._requested = list(self._requested), {}
+        engines = {id(e): e for s in shards if (e := self._engines.get(s)) is not None}
+        return shards, list(engines.values())
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not (self._requested or self._is_closed):
-                    self._changed.wait()
-                if self._is_closed:
-                    return
-                shards, self._requested = list(self._requested), {}
-                engines = {id(e): e for s in shards if (e := self._engines.get(s)) is not None}
-            try:
-                for engine in engines.values():
-                    engine.sync()
-            except StoreError as error:
-                _log.error("replica_not_synced", reason=str(error))
-                continue
-            self._on_synced(shards)
+    def _run_batch(self, batch: Batch) -> None:
+        shards, engines = batch
+        try:
+            for engine in engines:
+                engine.sync()
+        except StoreError as error:
+            _log.error("replica_not_synced", reason=str(error))
+            return
+        self._on_synced(shards)

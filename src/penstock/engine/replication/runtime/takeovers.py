@@ -6,10 +6,10 @@ as ready. While that fails (no leader of the metadata) it tries again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from penstock.engine.replication.runtime.batch_worker import BatchWorker
 from penstock.errors import StoreError
 from penstock.platform.log import get_logger
 
@@ -18,24 +18,17 @@ RETRY_S: Final = 0.2
 _log: Final = get_logger(__name__)
 
 
-class Takeovers:
+class Takeovers(BatchWorker[dict[str, int]]):
     def __init__(
         self,
         prepare: Callable[[Collection[str]], None],
         on_ready: Callable[[Mapping[str, int]], None],
     ) -> None:
+        super().__init__("penstock-takeover")
         self._prepare: Final = prepare
         self._on_ready: Final = on_ready
-        self._changed: Final = threading.Condition()
         self._shards: dict[str, int] = {}
         """The leader epochs of the shards to prepare."""
-        self._is_closed = False
-        self._thread: Final = threading.Thread(
-            target=self._run, name="penstock-takeover", daemon=True
-        )
-
-    def start(self) -> None:
-        self._thread.start()
 
     def add(self, shard: str, epoch: int) -> None:
         with self._changed:
@@ -46,29 +39,19 @@ class Takeovers:
         with self._changed:
             self._shards.pop(shard, None)
 
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-        self._thread.join()
+    def _next_batch(self) -> dict[str, int] | None:
+        return dict(self._shards) or None
 
-    def _run(self) -> None:
-        while True:
+    def _run_batch(self, batch: dict[str, int]) -> None:
+        try:
+            self._prepare(batch.keys())
+        except StoreError as error:
+            _log.warning("takeover_delayed", shards=len(batch), reason=str(error))
             with self._changed:
-                while not (self._shards or self._is_closed):
-                    self._changed.wait()
-                if self._is_closed:
-                    return
-                shards = dict(self._shards)
-            try:
-                self._prepare(shards.keys())
-            except StoreError as error:
-                _log.warning("takeover_delayed", shards=len(shards), reason=str(error))
-                with self._changed:
-                    self._changed.wait(RETRY_S)
-                continue
-            with self._changed:
-                for shard, epoch in shards.items():
-                    if self._shards.get(shard) == epoch:
-                        del self._shards[shard]
-            self._on_ready(shards)
+                self._changed.wait(RETRY_S)
+            return
+        with self._changed:
+            for shard, epoch in batch.items():
+                if self._shards.get(shard) == epoch:
+                    del self._shards[shard]
+        self._on_ready(batch)

@@ -10,7 +10,8 @@ Shards with one copy are not concerned: see `shards` and `data_loss`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -84,21 +85,38 @@ def all_hand_over(view: Reader) -> bool:
 # Commands that name shards
 
 
-def change_in_sync_sets(view: View, command: ChangeInSyncSets, moment: Moment) -> Change | Rejected:
-    brokers = broker_epochs(view)
+RequestT = TypeVar("RequestT", InSyncChange, Election)
+
+
+def _change_each(
+    view: View,
+    requests: Iterable[RequestT],
+    change: Callable[[Shard, Topic, RequestT], Shard | Rejected],
+    moment: Moment,
+) -> Change:
+    """Change the shards of several requests in order; the rejection of one stops none of them."""
     outcomes: list[ReplicaOutcome] = []
     events: list[Event] = []
-    for change in command.changes:
-        found = _find_replicated(view, change.topic_id, change.partition)
+    for request in requests:
+        found = _find_replicated(view, request.topic_id, request.partition)
         if isinstance(found, Rejected):
             outcomes.append(
                 ReplicaOutcome(is_accepted=False, partition_epoch=0, reason=found.reason)
             )
             continue
         shard, topic = found
-        after = _changed_in_sync(shard, topic.config, command, change, brokers)
+        after = change(shard, topic, request)
         outcomes.append(_put_outcome(view, shard, after, moment, events))
     return Change(ReplicaOutcomes(tuple(outcomes)), tuple(events))
+
+
+def change_in_sync_sets(view: View, command: ChangeInSyncSets, moment: Moment) -> Change | Rejected:
+    brokers = broker_epochs(view)
+
+    def change_one(shard: Shard, topic: Topic, change: InSyncChange) -> Shard | Rejected:
+        return _changed_in_sync(shard, topic.config, command, change, brokers)
+
+    return _change_each(view, command.changes, change_one, moment)
 
 
 def _changed_in_sync(
@@ -153,19 +171,11 @@ def leave_in_sync(view: View, command: LeaveInSync, moment: Moment) -> Change | 
 
 def elect_leaders(view: View, command: ElectLeaders, moment: Moment) -> Change | Rejected:
     brokers = broker_epochs(view)
-    outcomes: list[ReplicaOutcome] = []
-    events: list[Event] = []
-    for election in command.elections:
-        found = _find_replicated(view, election.topic_id, election.partition)
-        if isinstance(found, Rejected):
-            outcomes.append(
-                ReplicaOutcome(is_accepted=False, partition_epoch=0, reason=found.reason)
-            )
-            continue
-        shard, topic = found
-        after = _led(shard, election, brokers, rules.shard_min_insync(shard, topic.config))
-        outcomes.append(_put_outcome(view, shard, after, moment, events))
-    return Change(ReplicaOutcomes(tuple(outcomes)), tuple(events))
+
+    def elect_one(shard: Shard, topic: Topic, election: Election) -> Shard | Rejected:
+        return _led(shard, election, brokers, rules.shard_min_insync(shard, topic.config))
+
+    return _change_each(view, command.elections, elect_one, moment)
 
 
 def _led(shard: Shard, election: Election, brokers: Brokers, min_insync: int) -> Shard | Rejected:
