@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -99,18 +100,27 @@ def _copy_written(source: str, target: str) -> None:
     shutil.copystat(source, target)
 
 
-class RocksDBHarness(EngineHarness):
+class DirectoryHarness(EngineHarness):
+    """An engine that keeps all it has in a directory, and hands every write to the operating system
+    before it returns."""
+
+    name: str
+    """The name of the directory."""
+
     def __init__(self, directory: Path) -> None:
         super().__init__()
-        self._directory = directory / "rocksdb"
-        self._engine: RocksDBStorageEngine | None = None
+        self._directory = directory / self.name
+        self._engine: StorageEngine | None = None
+
+    @abstractmethod
+    def open_engine(self, directory: str) -> StorageEngine: ...
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(durable=True, evicts=False, power_safe=True)
 
     def make(self) -> StorageEngine:
-        self._engine = RocksDBStorageEngine.open(str(self._directory), self.clock)
+        self._engine = self.open_engine(str(self._directory))
         return self._engine
 
     def reopen(self) -> StorageEngine:
@@ -119,8 +129,7 @@ class RocksDBHarness(EngineHarness):
         return self.make()
 
     def crash(self) -> StorageEngine:
-        """A copy of the files while they are open is what a killed process leaves: RocksDB hands
-        every write to the operating system before it returns."""
+        """A copy of the files while they are open is what a killed process leaves."""
         copy = self._directory.with_name(f"{self._directory.name}+")
         copy_at_rest(self._directory, copy)
         self.close()
@@ -133,21 +142,21 @@ class RocksDBHarness(EngineHarness):
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
+class RocksDBHarness(DirectoryHarness):
+    name = "rocksdb"
+
+    def open_engine(self, directory: str) -> StorageEngine:
+        return RocksDBStorageEngine.open(directory, self.clock)
+
+
 class SynchronousRocksDBHarness(RocksDBHarness):
     base_config = ShardConfig(flush=Flush.SYNC)
 
 
-class SegmentHarness(EngineHarness):
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self._directory = directory / "segment"
-        self._engine: SegmentEngine | None = None
+class SegmentHarness(DirectoryHarness):
+    name = "segment"
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(durable=True, evicts=False, power_safe=True)
-
-    def make(self) -> StorageEngine:
+    def open_engine(self, directory: str) -> StorageEngine:
         settings = SegmentSettings(
             sizes=SMALL_SIZES,
             record_size_max=RECORD_SIZE_MAX + RECORD_OVERHEAD_MAX,
@@ -156,28 +165,8 @@ class SegmentHarness(EngineHarness):
             disk_max_used_space_ratio=101,
             disk_space_warning_level_ratio=101,
         )
-        store = SegmentStore.open(str(self._directory), settings, clock=self.clock)
-        self._engine = SegmentEngine(store)
-        return self._engine
-
-    def reopen(self) -> StorageEngine:
-        assert self._engine is not None
-        self._engine.close()
-        return self.make()
-
-    def crash(self) -> StorageEngine:
-        """A copy of the files while they are open is what a killed process leaves: every append
-        is in a mapped page before it is acknowledged."""
-        copy = self._directory.with_name(f"{self._directory.name}+")
-        copy_at_rest(self._directory, copy)
-        self.close()
-        self._directory = copy
-        return self.make()
-
-    def close(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        store = SegmentStore.open(directory, settings, clock=self.clock)
+        return SegmentEngine(store)
 
 
 class SynchronousSegmentHarness(SegmentHarness):

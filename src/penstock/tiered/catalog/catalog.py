@@ -10,22 +10,21 @@ cluster has taken the tier over, the old one can no longer write its own.
 
 from __future__ import annotations
 
-import zlib
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.errors import CorruptionError, NotSupportedError, StaleWriteError
+from penstock.errors import CorruptionError, StaleWriteError
 from penstock.meta import TopicConfig
 from penstock.tiered.chunk.shard_manifest import LeaseLostError
+from penstock.tiered.object_frame import HEAD_SIZE, add_frame, strip_frame
 from penstock.tiered.providers.contract import ObjectMissingError, TierProvider
 
 PREFIX: Final = "catalogue-"
 VERSION: Final = 1
 _MAGIC: Final = b"PSTKCTLG"
-_HEAD_SIZE: Final = 14
 _TRIES: Final = 5
 
 
@@ -67,28 +66,17 @@ _decoder: Final = msgspec.msgpack.Decoder(Catalogue)
 
 
 def encode_catalogue(catalogue: Catalogue) -> bytes:
-    body = msgspec.msgpack.encode(catalogue)
-    return _MAGIC + VERSION.to_bytes(2, "big") + zlib.crc32(body).to_bytes(4, "big") + body
+    return add_frame(_MAGIC, VERSION, msgspec.msgpack.encode(catalogue))
 
 
 def decode_catalogue(name: str, data: bytes) -> Catalogue:
     """Return the catalogue; `NotSupportedError` for one of a newer version, `CorruptionError` for
     damage."""
-    if len(data) < _HEAD_SIZE or not data.startswith(_MAGIC):
-        raise CorruptionError(name, position=0, reason="not a catalogue of Penstock")
-    version = int.from_bytes(data[8:10], "big")
-    if version > VERSION:
-        raise NotSupportedError(
-            f"{name} was written by a newer Penstock (version {version}; this one reads up to "
-            f"{VERSION}); nothing was changed"
-        )
-    body = data[_HEAD_SIZE:]
-    if zlib.crc32(body) != int.from_bytes(data[10:14], "big"):
-        raise CorruptionError(name, position=_HEAD_SIZE, reason="its checksum is wrong")
+    body = strip_frame(_MAGIC, VERSION, data, name=name, what="a catalogue")
     try:
         return _decoder.decode(body)
     except msgspec.DecodeError as error:
-        raise CorruptionError(name, position=_HEAD_SIZE, reason=str(error)) from error
+        raise CorruptionError(name, position=HEAD_SIZE, reason=str(error)) from error
 
 
 def key_of(cluster_id: str) -> str:

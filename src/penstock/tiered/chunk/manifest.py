@@ -11,21 +11,21 @@ Offsets in [start_offset, end_offset) are answered for by the tier; `deleted` ar
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import CorruptionError, NotSupportedError
+from penstock.errors import CorruptionError
 from penstock.record import QueueKind
 from penstock.tiered.chunk.chunk import ChunkEntry
+from penstock.tiered.object_frame import HEAD_SIZE, add_frame, strip_frame
 
 VERSION: Final = 1
 _MAGIC: Final = b"PSTKMNFT"
+_WHAT: Final = "an object"
 _SEGMENT_MAGIC: Final = b"PSTKSGMT"
-_HEAD_SIZE: Final = 14
 
 
 class SegmentEntry(Struct, frozen=True, array_like=True):
@@ -107,28 +107,28 @@ def chunks_from(
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    return _wrap(_MAGIC, msgspec.msgpack.encode(manifest))
+    return add_frame(_MAGIC, VERSION, msgspec.msgpack.encode(manifest))
 
 
 def decode_manifest(name: str, data: bytes) -> Manifest:
     """Return the manifest; `NotSupportedError` for one of a newer version, `CorruptionError` for
     any other content."""
     try:
-        return _manifests.decode(_unwrap(_MAGIC, name, data))
+        return _manifests.decode(strip_frame(_MAGIC, VERSION, data, name=name, what=_WHAT))
     except msgspec.DecodeError as error:
-        raise CorruptionError(name, position=_HEAD_SIZE, reason=str(error)) from error
+        raise CorruptionError(name, position=HEAD_SIZE, reason=str(error)) from error
 
 
 def encode_segment(chunks: tuple[ChunkEntry, ...]) -> bytes:
-    return _wrap(_SEGMENT_MAGIC, msgspec.msgpack.encode(chunks))
+    return add_frame(_SEGMENT_MAGIC, VERSION, msgspec.msgpack.encode(chunks))
 
 
 def decode_segment(name: str, data: bytes) -> tuple[ChunkEntry, ...]:
     try:
-        body = _unwrap(_SEGMENT_MAGIC, name, data)
+        body = strip_frame(_SEGMENT_MAGIC, VERSION, data, name=name, what=_WHAT)
         return _segments.decode(body)
     except msgspec.DecodeError as error:
-        raise CorruptionError(name, position=_HEAD_SIZE, reason=str(error)) from error
+        raise CorruptionError(name, position=HEAD_SIZE, reason=str(error)) from error
 
 
 def describe_segment(name: str, chunks: tuple[ChunkEntry, ...], sealed_ms: int) -> SegmentEntry:
@@ -146,22 +146,3 @@ def describe_segment(name: str, chunks: tuple[ChunkEntry, ...], sealed_ms: int) 
         created_ms=first.created_ms,
         sealed_ms=sealed_ms,
     )
-
-
-def _wrap(magic: bytes, body: bytes) -> bytes:
-    return magic + VERSION.to_bytes(2, "big") + zlib.crc32(body).to_bytes(4, "big") + body
-
-
-def _unwrap(magic: bytes, name: str, data: bytes) -> bytes:
-    if len(data) < _HEAD_SIZE or not data.startswith(magic):
-        raise CorruptionError(name, position=0, reason="not an object of Penstock")
-    version = int.from_bytes(data[8:10], "big")
-    if version > VERSION:
-        raise NotSupportedError(
-            f"{name} was written by a newer Penstock (version {version}; this one reads up to "
-            f"{VERSION}); nothing was changed"
-        )
-    body = data[_HEAD_SIZE:]
-    if zlib.crc32(body) != int.from_bytes(data[10:14], "big"):
-        raise CorruptionError(name, position=_HEAD_SIZE, reason="its checksum is wrong")
-    return body

@@ -28,12 +28,19 @@ CATALOG: Final = ShardId(CONTROL_SUFFIX, 0)
 CATALOG_VERSION: Final = 1
 
 
-class CreateEntry(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field="command"):
-    """The shard exists."""
-
+class _Entry(Struct, frozen=True, kw_only=True):
     version: int = CATALOG_VERSION
     topic: str
     partition: int
+
+    @property
+    def shard(self) -> ShardId:
+        return ShardId(self.topic, self.partition)
+
+
+class CreateEntry(_Entry, frozen=True, kw_only=True, tag="keep_shard", tag_field="command"):
+    """The shard exists."""
+
     kind: QueueKind
     config: bytes = b""
     """As the engine above keeps it; opaque here."""
@@ -44,47 +51,21 @@ class CreateEntry(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field
     replicated: bool | UnsetType = UNSET
     """Whether it has copies on other nodes; unset: not."""
 
-    @property
-    def shard(self) -> ShardId:
-        return ShardId(self.topic, self.partition)
 
-
-class DropEntry(Struct, frozen=True, kw_only=True, tag="drop_shard", tag_field="command"):
+class DropEntry(_Entry, frozen=True, kw_only=True, tag="drop_shard", tag_field="command"):
     """The shard exists no more; what the log holds of it before this line is dead."""
 
-    version: int = CATALOG_VERSION
-    topic: str
-    partition: int
 
-    @property
-    def shard(self) -> ShardId:
-        return ShardId(self.topic, self.partition)
-
-
-class TruncateEntry(Struct, frozen=True, kw_only=True, tag="cut_shard", tag_field="command"):
+class TruncateEntry(_Entry, frozen=True, kw_only=True, tag="cut_shard", tag_field="command"):
     """What the log holds of the shard from `offset` on before this line is dead."""
 
-    version: int = CATALOG_VERSION
-    topic: str
-    partition: int
     offset: int
 
-    @property
-    def shard(self) -> ShardId:
-        return ShardId(self.topic, self.partition)
 
-
-class RestartEntry(Struct, frozen=True, kw_only=True, tag="start_shard", tag_field="command"):
+class RestartEntry(_Entry, frozen=True, kw_only=True, tag="start_shard", tag_field="command"):
     """What the log holds of the shard before this line is dead; its next record has `offset`."""
 
-    version: int = CATALOG_VERSION
-    topic: str
-    partition: int
     offset: int
-
-    @property
-    def shard(self) -> ShardId:
-        return ShardId(self.topic, self.partition)
 
 
 CatalogEntry = CreateEntry | DropEntry | TruncateEntry | RestartEntry
