@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster import faults
-from tests.cluster.drill import ONE_COPY, QUICK, Options, ReplicationMissingError, run
+from tests.cluster.drill import ONE_COPY, Options, ReplicationMissingError, run
 from tests.cluster.network import missing_for_namespaces
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
@@ -43,18 +43,17 @@ def test_nothing_acknowledged_is_lost_when_nodes_die_stop_and_pause(
     drill(options, tmp_path, record_property)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_replicated_topics_lose_nothing_when_their_leaders_die_stop_and_pause(
     tmp_path: Path, record_property: Record
 ) -> None:
     options = Options(
-        seconds=20,
+        seconds=12,
         seed=2,
         replication=3,
-        kinds=QUICK,
+        kinds=("kill", "stop", "pause"),
         rest_s=(0.5, 1.5),
-        pause_max_s=5.0,
+        pause_max_s=3.0,
         has_transactions=False,
     )
     drill(options, tmp_path, record_property)
