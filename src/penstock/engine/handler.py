@@ -247,8 +247,13 @@ class StorageEngineHandler(StableReads):
         return info.earliest, info.commit
 
     def epoch_end(self, entry: ShardEntry, epoch: int) -> tuple[int, int]:
-        """Return the greatest leader epoch that is not above `epoch`, and where it ends."""
+        """Return the greatest leader epoch that is not above `epoch`, and where it ends. The last
+        one ends with the log: a new leader may not know yet that all of it is committed."""
         self.check_led(entry)
+        replica = entry.replica
+        if replica is not None:
+            known, end = replica.logs[0].epoch_end(epoch)
+            return max(known, 0) if known >= 0 else epoch, end
         engine = self._reader(entry)
         if isinstance(engine, BatchEngine):
             return engine.epoch_end(entry.id, epoch)

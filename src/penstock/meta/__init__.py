@@ -50,9 +50,11 @@ if TYPE_CHECKING:
         DEFAULT_NAMESPACE,
         FLUSH_MODES,
         LOST,
+        OFFLINE,
         PARTITIONERS,
         QUEUE_ALIASES,
         QUEUE_KINDS,
+        RACK,
         STORAGE_ALIASES,
         STORAGE_LEVELS,
         STORAGE_TYPES,
@@ -120,8 +122,8 @@ else:  # otherwise a misspelt name would pass the type checker
             "service": "meta_handlers",
             "standalone.client": "StandaloneMetaClient",
             "state.constants": (
-                "CLEANUPS DEFAULT_NAMESPACE FLUSH_MODES LOST PARTITIONERS QUEUE_ALIASES "
-                "QUEUE_KINDS STORAGE_ALIASES STORAGE_LEVELS STORAGE_TYPES UPLOADERS "
+                "CLEANUPS DEFAULT_NAMESPACE FLUSH_MODES LOST OFFLINE PARTITIONERS QUEUE_ALIASES "
+                "QUEUE_KINDS RACK STORAGE_ALIASES STORAGE_LEVELS STORAGE_TYPES UPLOADERS "
                 "is_plugin_storage"
             ),
             "state.metadata.commands": "Election ReplicaOutcome",
@@ -152,10 +154,12 @@ __all__ = [
     "KAFKA_LISTENER",
     "LOST",
     "METADATA_SIZE_MAX",
+    "OFFLINE",
     "PARTITIONERS",
     "PARTITIONS_MAX",
     "QUEUE_ALIASES",
     "QUEUE_KINDS",
+    "RACK",
     "ROWS_MAX",
     "STORAGE_ALIASES",
     "STORAGE_LEVELS",

@@ -93,6 +93,8 @@ class NewTopic(Struct, frozen=True):
     name: str
     partitions: int
     config: TopicConfig
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """The nodes of each partition, the preferred leader first; empty: the cluster chooses."""
 
 
 class InSyncProposal(Protocol):
@@ -278,9 +280,11 @@ class MetadataClient(ReplicaClient, Protocol):
         partitions: int | None = None,
         config: TopicConfig | None = None,
         expected_revision: int | None = None,
+        replicas: Sequence[Sequence[int]] = (),
         request_id: str = "",
     ) -> Topic:
-        """Change a topic and create the shards of new partitions. With `expected_revision`,
+        """Change a topic and create the shards of new partitions, on the nodes that `replicas`
+        names for each or the cluster chooses. With `expected_revision`,
         raises `StaleWriteError` when the topic was changed since. Partitions never shrink;
         storage type and queue kind are fixed (`BadRequestError`)."""
         ...

@@ -101,10 +101,15 @@ class GroupCoordinators:
         """Return whether this node coordinates a group; False until the nodes are known."""
         return self.is_known and self.coordinator_of(group, namespace) == self.node_id
 
-    def address_of(self, node_id: int, listener: str) -> str:
-        """Return where a node serves the clients of a protocol; empty: not known."""
-        node = self._nodes.get(node_id)
-        return "" if node is None else node.listeners.get(listener, "")
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes of the cluster, as far as they are known."""
+        with self._lock:
+            return list(self._nodes.values())
+
+    def find(self, node_id: int) -> Node | None:
+        """Return a node of the cluster; None: not known."""
+        return self._nodes.get(node_id)
 
     def is_online(self, node_id: int) -> bool:
         """Return whether a node is there, as far as the metadata knows."""

@@ -44,6 +44,7 @@ def _open_remote(directory: NodeDirectory, node: NodeSettings, clock: Clock) -> 
         clock=clock,
         store_id=store_id,
         proof=_consume_proof(directory, store_id, clock),
+        rack=node.rack,
     )
     meta.start_heartbeats()
     directory.write_store_id(store_id)
@@ -68,6 +69,7 @@ def _open_raft(
         secrets=read_secrets(node),
         join_token=node.join_token,
         proof=_consume_proof(directory, store_id, clock),
+        rack=node.rack,
     )
     meta = RaftMetaClient.open(directory.join("meta"), place, clock=clock, stopping=stopping)
     with ExitStack() as undo:

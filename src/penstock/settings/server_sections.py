@@ -42,6 +42,14 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
             "records."
         ),
     ] = ("meta",)
+    rack: Annotated[
+        str,
+        Meta(
+            max_length=255,
+            description="The rack or zone of this node. Replicas are spread over racks, and Kafka "
+            "consumers with the same `client.rack` read from replicas there; empty: none.",
+        ),
+    ] = ""
     offset_groups: Annotated[
         int,
         Meta(

@@ -17,6 +17,7 @@ first line that describes something behind an answer.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from penstock.meta import events
 from penstock.meta.controller.controller_loop import MISSED_HEARTBEAT_ROUNDS, HeartbeatRounds
 from penstock.meta.controller.decisions import (
     Leadership,
+    Load,
     abandoned_shards,
     can_hold_shards,
     failovers,
@@ -225,6 +227,23 @@ def test_decisions(path: Path) -> None:
     if "PENSTOCK_REWRITE" in os.environ:
         path.write_text(_played(script))
     assert _played(script) == script
+
+
+def test_replicas_are_spread_over_racks_before_they_are_spread_over_nodes() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+    placed = place_shards(range(12), 3, racks, Load(), racks=racks)
+    assert all({racks[node] for node in one.replicas} == {"a", "b", "c"} for one in placed)
+    assert set(Counter(node for one in placed for node in one.replicas).values()) == {6}
+    assert set(Counter(one.leader for one in placed).values()) == {2}
+    two = {1: "a", 2: "a", 3: "b"}
+    for one in place_shards(range(6), 3, two, Load(), racks=two):
+        assert set(one.replicas) == {1, 2, 3}, "fewer racks than replicas"
+    for one in place_shards(range(6), 2, two, Load(), racks=two):
+        assert 3 in one.replicas
+    mixed = place_shards(range(6), 2, {1, 2, 3}, Load(), racks={1: "a", 2: "a"})
+    assert all(3 in one.replicas for one in mixed), "a node without a rack is one of its own"
+    full = Load(short={3})
+    assert place_shards([0], 2, two, full, racks=two)[0].replicas == (1, 2)
 
 
 def test_balance_moves_a_bounded_number_of_leaders_at_once() -> None:

@@ -70,6 +70,8 @@ CLUSTER: Final = {
     "penstock_peer_sent_bytes",
     "penstock_peer_received_bytes",
     "penstock_peer_dropped_bytes",
+    # Of Kafka: tests/brokers/kafka/replicas does.
+    "penstock_kafka_follower_reads",
 }
 REPLICAS: Final = {
     # What only a node with replicated shards moves: test_metrics_of_a_cluster.py does.

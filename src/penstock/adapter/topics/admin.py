@@ -66,6 +66,8 @@ class NewTopicRequest(NamedTuple):
     name: str
     partitions: int
     options: Mapping[str, object]
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """The nodes of each partition, the preferred leader first; empty: the cluster chooses."""
 
 
 class TopicAdmin:
@@ -131,7 +133,7 @@ class TopicAdmin:
             except StoreError as error:
                 outcomes.append(error)
             else:
-                checked.append(NewTopic(request.name, request.partitions, config))
+                checked.append(NewTopic(request.name, request.partitions, config, request.replicas))
                 outcomes.append(None)
         created = iter(self._meta.create_topics(checked, namespace=namespace) if checked else ())
         return [self._usable(next(created)) if outcome is None else outcome for outcome in outcomes]
@@ -232,9 +234,11 @@ class TopicAdmin:
         partitions: int | None = None,
         options: Mapping[str, object] | None = None,
         expected_revision: int | None = None,
+        replicas: Sequence[Sequence[int]] = (),
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Topic:
-        """Change a topic: options that are not named stay, partitions can grow."""
+        """Change a topic: options that are not named stay, partitions can grow, on the nodes that
+        `replicas` names for each new one or the cluster chooses."""
         before = self._topics.get_topic(name, namespace)
         config = alter_config(before.config, options or {})
         self._check(name, before.partitions if partitions is None else partitions, config)
@@ -243,6 +247,7 @@ class TopicAdmin:
             partitions=partitions,
             config=config if options else None,
             expected_revision=expected_revision,
+            replicas=replicas,
         )
         self._wait_for(topic)
         if options:

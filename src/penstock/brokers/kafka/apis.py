@@ -32,15 +32,16 @@ def serve_data(broker: KafkaBroker, registry: ApiRegistry, dispatcher: Dispatche
     """Add the APIs that parse their requests by themselves. On the event loop."""
     partitions = PartitionTable(broker.drivers, broker.namespace)
     registry.add(produce.KEY, produce.MIN_VERSION, produce.MAX_VERSION)
-    dispatcher.add_raw(produce.KEY, produce.ProduceHandler(broker, partitions))
+    cluster = ClusterView(broker)
+    dispatcher.add_raw(produce.KEY, produce.ProduceHandler(broker, partitions, cluster))
     registry.add(fetch.KEY, fetch.MIN_VERSION, fetch.MAX_VERSION)
-    dispatcher.add_raw(fetch.KEY, fetch.FetchHandler(broker, partitions))
+    dispatcher.add_raw(fetch.KEY, fetch.FetchHandler(broker, partitions, cluster))
 
 
 def register_all(broker: KafkaBroker) -> ApiRegistry:
     registry = ApiRegistry()
     cluster = ClusterView(broker)
-    broker.spawn(cluster.watch(), "nodes")
+    broker.spawn(cluster.announce(), "announce")
     metadata.register(registry, broker, cluster)
     members = KafkaGroups(broker.groups, broker.namespace)
     coordinator = transactions.register(registry, broker, members, cluster)

@@ -52,6 +52,7 @@ class KafkaBroker:
         self.settings: Final[KafkaSettings] = settings.kafka
         self.namespace: Final = DEFAULT_NAMESPACE
         self.node_id: Final = drivers.node_id
+        self.rack: Final = settings.node.rack
         self.coordinators: Final = (
             coordinators
             if coordinators is not None

@@ -1,22 +1,20 @@
 """Which nodes serve Kafka clients, and which of them coordinates a group or a transaction.
 
-A node announces its own address to the meta service and reads the others' every 2 s; a client with
-an old address asks again. The coordinator of a name is that of the whole store,
-`GroupCoordinators`: a group of Kafka clients and one of native consumers have the same.
+A node announces its own address and rack to the meta service, and knows the others' from the
+metadata, by `GroupCoordinators`. The coordinator of a name is that of the whole store: a group of
+Kafka clients and one of native consumers have the same.
 """
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.errors import StoreError
-from penstock.meta import KAFKA_LISTENER, ListenerAnnouncer, Node
+from penstock.meta import KAFKA_LISTENER, OFFLINE, RACK, ListenerAnnouncer
 from penstock.platform.log import get_logger
 
-REFRESH_INTERVAL_S: Final = 2.0
 _log: Final = get_logger(__name__)
 
 
@@ -24,13 +22,13 @@ class BrokerAddress(NamedTuple):
     node_id: int
     host: str
     port: int
+    rack: str | None = None
 
 
 class ClusterView:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker: Final = broker
         self._coordinators: Final = broker.coordinators
-        self._others: list[BrokerAddress] = []
 
     @property
     def knows_all(self) -> bool:
@@ -44,12 +42,40 @@ class ClusterView:
 
     @property
     def brokers(self) -> list[BrokerAddress]:
-        """All nodes that serve Kafka clients, this one among them."""
-        return sorted([self.own, *self._others])
+        """All nodes that serve Kafka clients and are there, this one among them."""
+        own = self.own
+        others = (
+            _address(node.node_id, node.listeners)
+            for node in self._coordinators.nodes
+            if node.status != OFFLINE and node.node_id != own.node_id
+        )
+        return sorted([own, *(address for address in others if address is not None)])
+
+    @property
+    def registered(self) -> set[int]:
+        """All nodes of the cluster, also those that are not there."""
+        return {self._broker.node_id, *(node.node_id for node in self._coordinators.nodes)}
+
+    @property
+    def alive(self) -> set[int]:
+        """The nodes that are there, whether they serve Kafka clients or not (yet)."""
+        nodes = self._coordinators.nodes
+        return {self._broker.node_id, *(one.node_id for one in nodes if one.status != OFFLINE)}
 
     @property
     def own(self) -> BrokerAddress:
-        return BrokerAddress(self._broker.node_id, *self._broker.advertised)
+        return BrokerAddress(
+            self._broker.node_id, *self._broker.advertised, self._broker.rack or None
+        )
+
+    def find(self, node_id: int) -> BrokerAddress | None:
+        """Return where a node serves Kafka clients; None: it does not, or is not there."""
+        if node_id == self._broker.node_id:
+            return self.own
+        node = self._coordinators.find(node_id)
+        if node is None or node.status == OFFLINE:
+            return None
+        return _address(node_id, node.listeners)
 
     def node_of(self, name: str) -> int:
         """Return the node that coordinates a group or a transaction."""
@@ -57,16 +83,13 @@ class ClusterView:
 
     def coordinator_of(self, name: str) -> BrokerAddress | None:
         """Return where the coordinator of a name serves Kafka clients; None: not known yet."""
-        node_id = self.node_of(name)
-        if node_id == self._broker.node_id:
-            return self.own
-        return _address(node_id, self._coordinators.address_of(node_id, KAFKA_LISTENER))
+        return self.find(self.node_of(name))
 
     def is_coordinator_of(self, name: str) -> bool:
         return self._coordinators.is_here(name, self._broker.namespace)
 
-    async def watch(self) -> None:
-        """Announce this node, and follow the others. A node alone has nothing to do here."""
+    async def announce(self) -> None:
+        """Announce this node to the others. A node alone has nothing to do here."""
         meta = self._broker.meta
         if not isinstance(meta, ListenerAnnouncer):
             return
@@ -77,25 +100,10 @@ class ClusterView:
         except StoreError as error:
             # The meta client repeats the announcement until it succeeds.
             _log.warning("kafka_listener_not_announced_yet", reason=str(error))
-        while True:
-            try:
-                nodes = await self._broker.run_blocking(self._broker.meta.list_nodes)
-            except StoreError as error:
-                _log.warning("kafka_nodes_not_known", reason=str(error))
-            else:
-                self.update(nodes)
-            await asyncio.sleep(REFRESH_INTERVAL_S)
-
-    def update(self, nodes: list[Node]) -> None:
-        """Update the addresses of the other nodes."""
-        addresses = [
-            _address(node.node_id, node.listeners.get(KAFKA_LISTENER, ""))
-            for node in nodes
-            if node.status == "online" and node.node_id != self._broker.node_id
-        ]
-        self._others = [address for address in addresses if address is not None]
 
 
-def _address(node_id: int, text: str) -> BrokerAddress | None:
-    host, separator, port = text.rpartition(":")
-    return BrokerAddress(node_id, host, int(port)) if separator else None
+def _address(node_id: int, listeners: dict[str, str]) -> BrokerAddress | None:
+    host, separator, port = listeners.get(KAFKA_LISTENER, "").rpartition(":")
+    if not separator:
+        return None
+    return BrokerAddress(node_id, host, int(port), listeners.get(RACK) or None)

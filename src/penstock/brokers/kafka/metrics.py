@@ -54,9 +54,13 @@ API_NAMES: Final[Mapping[int, str]] = {
     35: "DescribeLogDirs",
     37: "CreatePartitions",
     42: "DeleteGroups",
+    43: "ElectLeaders",
     44: "IncrementalAlterConfigs",
+    45: "AlterPartitionReassignments",
+    46: "ListPartitionReassignments",
     47: "OffsetDelete",
     60: "DescribeCluster",
+    75: "DescribeTopicPartitions",
 }
 CODE_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
 WITHOUT_CODES: Final = frozenset({"configs"})
@@ -79,6 +83,7 @@ class KafkaMetrics(Collector):
         self.sent_bytes = 0
         self.connections_opened = 0
         self.connections_refused = 0
+        self.follower_reads = 0
         self.connection_count: Callable[[], int] = lambda: 0
         self._latencies: Final[dict[int, _Latency]] = {}
         """By the key of an API."""
@@ -146,6 +151,11 @@ class KafkaMetrics(Collector):
         for name, meaning, value in (
             ("connections_opened", "connections taken", self.connections_opened),
             ("connections_refused", "connections beyond the limit", self.connections_refused),
+            (
+                "follower_reads",
+                "reads of partitions that this node follows, with records",
+                self.follower_reads,
+            ),
             ("received_bytes", "bytes from Kafka clients", self.received_bytes),
             ("sent_bytes", "bytes to Kafka clients", self.sent_bytes),
         ):

@@ -182,6 +182,15 @@ class ShardRouting:
             raise NotLeaderError(entry.name, leader=None if leader is None else str(leader))
         _check_replica(entry)
 
+    def following_engine(self, entry: ShardEntry) -> StorageEngine:
+        """Return this node's engine when its copy of a shard that another node leads may serve
+        readers, up to its own commit offset; raise `NotLeaderError` when it may not."""
+        replica = entry.replica
+        if replica is None or not replica.may_serve_readers:
+            leader = None if entry.meta is None else entry.meta.leader
+            raise NotLeaderError(entry.name, leader=None if leader is None else str(leader))
+        return self.engines.get(entry.topic.storage_type)
+
     def _reader(self, entry: ShardEntry) -> StorageEngine:
         if entry.replica is not None:
             entry.replica.check_lease()

@@ -68,6 +68,23 @@ class StableOffsets:
             start = bisect_left(ranges, first, key=lambda entry: entry[0])
             return [entry for _, entry in ranges[start:] if entry.first_offset < end]
 
+    def decided(
+        self, shard: str, first: int, end: int, most: int
+    ) -> tuple[int, list[AbortedRange]]:
+        """Return up to which offset all transactions of a shard are over whose commit offset was
+        `end` before this call, and those that were aborted with records from `first` on. With more
+        than `most` of them the offset is one before which there are fewer, if there is one."""
+        # In this order: a transaction holds a shard up before it writes to it, and what was
+        # aborted is known before the shard is released.
+        held = self.stable_until(shard)
+        until = end if held is None else min(held, end)
+        aborted = self.aborted(shard, first, until)
+        if len(aborted) > most:
+            bound = sorted(one.first_offset for one in aborted)[most]
+            if bound > first:
+                return bound, [one for one in aborted if one.first_offset < bound]
+        return until, aborted
+
     def hidden(self, shard: ShardId, first: int, end: int, reader: BatchReader) -> Ranges:
         """Return the ranges of aborted records in [first, end), ascending. May read the heads of
         batches."""

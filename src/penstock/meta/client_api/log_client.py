@@ -18,6 +18,7 @@ from penstock.meta.controller.decisions import storage_nodes
 from penstock.meta.state.constants import (
     HANDOVER_ROLE,
     PLUGIN_STORAGE_ROLE,
+    RACK,
     REASSIGNMENT_ROLE,
     REPLICATION_ROLE,
 )
@@ -101,6 +102,11 @@ class ClusterClient(LogClient):
         """What was reported last of the free space for records."""
         self._requests = 0
         self._counting: Final = threading.Lock()
+
+    def _set_rack(self, rack: str) -> None:
+        """Register with a rack, if the node has one; before the first registration."""
+        if rack:
+            self._listeners[RACK] = rack
 
     def _request_id(self, given: str = "") -> str:
         if given:

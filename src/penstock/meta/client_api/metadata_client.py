@@ -16,6 +16,7 @@ from penstock.errors import BadRequestError, StoreError, UnknownTopicError
 from penstock.meta.client import NewTopic
 from penstock.meta.client_api.metadata_proposer import expect_result
 from penstock.meta.client_api.node_client import LogNodeClient
+from penstock.meta.controller.decisions import storage_nodes
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_topic_id
 from penstock.meta.rejections import check_partition, check_text
 from penstock.meta.state.constants import (
@@ -66,18 +67,18 @@ class LogMetadataClient(LogNodeClient):
         commands: list[cmd.CreateTopic | StoreError] = []
         for topic in topics:
             try:
-                commands.append(
-                    self._new_topic(topic.name, namespace, topic.partitions, topic.config)
-                )
+                command = self._new_topic(topic.name, namespace, topic.partitions, topic.config)
+                placements = self._assigned(range(topic.partitions), topic.replicas)
+                commands.append(replace(command, placements=placements))
             except StoreError as error:
                 commands.append(error)
         outcomes: list[Topic | StoreError | None] = []
         requests: list[bytes] = []
-        for command in self._place_all(commands):
+        for placed in self._place_all(commands):
             try:
-                if isinstance(command, StoreError):
-                    raise command
-                requests.append(self._encoded(command))
+                if isinstance(placed, StoreError):
+                    raise placed
+                requests.append(self._encoded(placed))
                 outcomes.append(None)
             except StoreError as error:
                 outcomes.append(error)
@@ -93,14 +94,14 @@ class LogMetadataClient(LogNodeClient):
         """Place the shards of several topics as if they were one topic's: spread over the nodes."""
         counts: Counter[int] = Counter()
         for command in commands:
-            if not isinstance(command, StoreError):
+            if not isinstance(command, StoreError) and not command.placements:
                 counts[command.config.replication] += _placed_count(command)
         places = {
             replication: iter(self._place(range(count), replication))
             for replication, count in counts.items()
         }
         for command in commands:
-            if isinstance(command, StoreError):
+            if isinstance(command, StoreError) or command.placements:
                 yield command
             else:
                 own = islice(places[command.config.replication], _placed_count(command))
@@ -151,20 +152,23 @@ class LogMetadataClient(LogNodeClient):
         partitions: int | None = None,
         config: TopicConfig | None = None,
         expected_revision: int | None = None,
+        replicas: Sequence[Sequence[int]] = (),
         request_id: str = "",
     ) -> Topic:
+        before = self.get_topic_by_id(topic_id)
+        if before is None:
+            raise UnknownTopicError(topic_id)
+        added = range(before.partitions, before.partitions if partitions is None else partitions)
         command = cmd.AlterTopic(
             topic_id=topic_id,
             partitions=partitions,
             config=None if config is None else _named(config),
             expected_revision=expected_revision,
+            placements=self._assigned(added, replicas),
         )
-        before = self.get_topic_by_id(topic_id)
-        if before is None:
-            raise UnknownTopicError(topic_id)
         self._check_alteration(before, partitions, command.config)
         topic = self._done(command, cmd.TopicResult, request_id).topic
-        if topic.partitions > before.partitions:
+        if topic.partitions > before.partitions and not replicas:
             self.create_shards(topic_id, range(before.partitions, topic.partitions))
         return topic
 
@@ -314,6 +318,30 @@ class LogMetadataClient(LogNodeClient):
         command = self._new_topic(name, namespace, partitions, config)
         placements = self._place(range(_placed_count(command)), command.config.replication)
         return replace(command, placements=placements)
+
+    def _assigned(
+        self, partitions: Sequence[int], replicas: Sequence[Sequence[int]]
+    ) -> tuple[cmd.Placement, ...]:
+        """Place partitions on the nodes that a caller names; the first one that is there leads."""
+        if not replicas:
+            return ()
+        if len(replicas) != len(partitions) or len(replicas) > cmd.PLACEMENTS_MAX:
+            raise BadRequestError(
+                f"the replicas of {len(replicas)} partitions are named, and {len(partitions)} are "
+                f"created; name all of them, at most {cmd.PLACEMENTS_MAX}"
+            )
+        able = storage_nodes(NODES.scan(self._reader), self._node_id)
+        placements: list[cmd.Placement] = []
+        for partition, nodes in zip(partitions, replicas, strict=True):
+            leader = next((node for node in nodes if node in able), None)
+            if leader is None:
+                names = ", ".join(map(str, nodes))
+                raise BadRequestError(
+                    f"partition {partition}: none of its nodes ({names}) is online; name one of "
+                    f"{', '.join(map(str, sorted(able)))}"
+                )
+            placements.append(cmd.Placement(partition, tuple(nodes), leader))
+        return tuple(placements)
 
     def _check_replication(self, replication: int) -> None:
         """Raise when a topic cannot have so many replicas."""

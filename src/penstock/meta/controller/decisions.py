@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from penstock.meta.state.constants import LOST
+from penstock.meta.state.constants import LOST, RACK
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Node, Shard
 from penstock.meta.state.offsets.commands import GroupName
@@ -98,12 +98,18 @@ def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
     return able or {asking}
 
 
+def racks_of(nodes: Iterable[Node]) -> dict[int, str]:
+    """Return where nodes are, of those that say so."""
+    return {node.node_id: rack for node in nodes if (rack := node.listeners.get(RACK))}
+
+
 def place_shards(
     partitions: Iterable[int],
     replication: int,
     nodes: Collection[int],
     load: Load,
     own: Load | None = None,
+    racks: Mapping[int, str] | None = None,
 ) -> tuple[cmd.Placement, ...]:
     """Spread the shards of a topic over the nodes, those that hold least first, leaders where
     fewest are.
@@ -111,7 +117,9 @@ def place_shards(
     The topic's own shards count first: a node that has just joined holds nothing, and would
     otherwise get all of them, and all of the topic's traffic. Nodes that are short of free disk
     come after the others. `own` are those that the topic has already. Fewer nodes than
-    `replication`: as many replicas as there are nodes. The first replica of each is its leader.
+    `replication`: as many replicas as there are nodes. The first replica of each is its leader. No
+    two replicas are on one rack while another rack has a node; a node without a rack counts as a
+    rack of its own.
     """
     held = {node: load.replicas.get(node, 0) for node in nodes}
     led = {node: load.leaders.get(node, 0) for node in nodes}
@@ -125,7 +133,7 @@ def place_shards(
             held,
             key=lambda node: (node in short, held_here[node], held[node], led[node], node),
         )
-        replicas = ordered[: max(1, min(replication, len(ordered)))]
+        replicas = _spread(ordered, max(1, min(replication, len(ordered))), racks or {}, short)
         leader = min(replicas, key=lambda node: (led_here[node], led[node], replicas.index(node)))
         for node in replicas:
             held[node] += 1
@@ -147,6 +155,26 @@ def place_shards(
         cmd.Placement(number, (leader, *(node for node in replicas if node != leader)), leader)
         for number, replicas, leader in placed
     )
+
+
+def _spread(
+    ordered: Sequence[int], count: int, racks: Mapping[int, str], short: Collection[int]
+) -> list[int]:
+    """Return the first `count` nodes in this order that share as few racks as can be; those that
+    are short of room last."""
+    if not racks:
+        return list(ordered[:count])
+    chosen: list[int] = []
+    used: Counter[object] = Counter()
+
+    def rank(node: int) -> tuple[bool, int]:
+        return node in short, used[racks.get(node, node)]
+
+    while len(chosen) < count:
+        node = min((one for one in ordered if one not in chosen), key=rank)  # the first of equals
+        chosen.append(node)
+        used[racks.get(node, node)] += 1
+    return chosen
 
 
 def lost_nodes(nodes: Sequence[Node], alive: Collection[int]) -> list[cmd.SetNodeStatus]:

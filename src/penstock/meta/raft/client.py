@@ -34,6 +34,7 @@ from penstock.meta.controller.decisions import (
     OFFLINE,
     load_of,
     place_shards,
+    racks_of,
     short_of_room,
     storage_nodes,
 )
@@ -159,6 +160,7 @@ class RaftMetaClient(ClusterClient):
             entropy=entropy,
             store_id=place.store_id,
         )
+        self._set_rack(place.rack)
         self._proof = place.proof
         self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
         self.membership: Final = self._build_membership()
@@ -499,7 +501,7 @@ class RaftMetaClient(ClusterClient):
         nodes = storage_nodes(known, self._node_id)
         own = load_of(SHARDS.scan(self._metadata.local, topic_id)) if topic_id else None
         load = replace(self._counts.load(), short=short_of_room(known))
-        return place_shards(partitions, replication, nodes, load, own)
+        return place_shards(partitions, replication, nodes, load, own, racks_of(known))
 
     def _decide(self, commands: Sequence[cmd.Command]) -> None:
         for start in range(0, len(commands), _DECISIONS_AT_ONCE):

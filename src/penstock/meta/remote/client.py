@@ -29,6 +29,7 @@ from penstock.meta.controller.decisions import (
     load_of,
     load_of_placements,
     place_shards,
+    racks_of,
     short_of_room,
     storage_nodes,
 )
@@ -76,9 +77,10 @@ class RemoteMetaClient(ClusterClient):
         entropy: Callable[[int], bytes] = os.urandom,
         store_id: str = "",
         proof: StartProof | None = None,
+        rack: str = "",
     ) -> None:
         """`store_id` says which records this node has; empty: it keeps none. `proof` says whether
-        its logs have what they had at its last end."""
+        its logs have what they had at its last end, `rack` where it is."""
         clock = clock if clock is not None else SystemClock()
         self.connection: Final = MetaConnection(addresses, deadline_s=deadline_s, clock=clock)
         status = self.connection.call(
@@ -89,6 +91,7 @@ class RemoteMetaClient(ClusterClient):
         self._placing = threading.Lock()
         self._place_until = 0.0
         self._places: set[int] = set()
+        self._racks: dict[int, str] = {}
         self._load = Load()
         self._closing = threading.Event()
         # Its own connection: a call that waits for a node that hangs must not hold up the beats.
@@ -107,6 +110,7 @@ class RemoteMetaClient(ClusterClient):
             entropy=entropy,
             store_id=store_id,
         )
+        self._set_rack(rack)
         self._proof = proof if proof is not None else StartProof()
 
     def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
@@ -168,11 +172,14 @@ class RemoteMetaClient(ClusterClient):
                 rows = RemoteRows(self.connection, 0, STALENESS_MS)
                 nodes = list(NODES.scan(rows))
                 self._places = storage_nodes(nodes, self._node_id)
+                self._racks = racks_of(nodes)
                 # A single candidate needs no comparison.
                 load = load_of(SHARDS.scan(rows)) if len(self._places) > 1 else Load()
                 self._load = Load(load.replicas, load.leaders, short_of_room(nodes))
                 self._place_until = now + _PLACES_KNOWN_S
-            placed = place_shards(partitions, replication, self._places, self._load, own)
+            placed = place_shards(
+                partitions, replication, self._places, self._load, own, self._racks
+            )
             own = load_of_placements(placed)
             self._load = Load(
                 Counter(self._load.replicas) + Counter(own.replicas),

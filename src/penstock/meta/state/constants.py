@@ -31,6 +31,9 @@ HANDOVER_ROLE: Final = "handover"
 REASSIGNMENT_ROLE: Final = "reassignment"
 """A role of every node whose release limits the rate at which reassigned shards are copied, and
 changes the number of replicas of topics that exist."""
+RACK: Final = "rack"
+"""Under this name a node announces, among its listeners, on which rack it is. All releases store
+listeners as they come."""
 SYNC_FLUSH: Final = "SYNC_FLUSH"
 FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
 CLEANUPS: Final = frozenset({"delete", "compact", "compact,delete"})

@@ -79,7 +79,7 @@ def test_what_cannot_be_created_is_refused_with_its_reason(
     server: Running, admin: AdminClient
 ) -> None:
     assert create(admin, NewTopic("there", 1, 1)) == [0]
-    placed = NewTopic("placed", num_partitions=1, replica_assignment=[[1]])
+    placed = NewTopic("placed", num_partitions=1, replica_assignment=[[1, 2]])
     rejection = {
         NewTopic("there", 1, 1): ErrorCode.topic_already_exists,
         NewTopic("bad name", 1, 1): ErrorCode.invalid_topic_exception,

@@ -11,7 +11,6 @@ from typing import TypeVar, cast
 import pytest
 from tests.brokers.kafka.running import Running, WireClient, running
 
-from penstock.brokers.kafka import cluster_view
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import BrokerAddress, ClusterView
 from penstock.errors import DeadlineError
@@ -43,22 +42,30 @@ def view(node_id: int = 1, nodes: Sequence[Node] = ()) -> ClusterView:
     coordinators = GroupCoordinators(node_id)
     coordinators.apply(Update(1, tuple(NodePut(one) for one in nodes)))
     broker = SimpleNamespace(
-        node_id=node_id, advertised=("a", 9092), coordinators=coordinators, namespace="default"
+        node_id=node_id,
+        advertised=("a", 9092),
+        rack="",
+        coordinators=coordinators,
+        namespace="default",
     )
     return ClusterView(cast("KafkaBroker", broker))
 
 
 def test_other_nodes_are_told_when_they_serve_kafka_clients() -> None:
-    cluster = view()
-    cluster.update(
+    cluster = view(
+        1,
         [
             node(1, {"kafka": "old:1"}),
-            node(2, {"kafka": "::1:9093"}),
+            node(2, {"kafka": "::1:9093", "rack": "r2"}),
             node(3, {"mqtt": "c:1883"}),
             node(4, {"kafka": "d:9092"}, "offline"),
-        ]
+            node(5, {"kafka": "e:9092"}, "draining"),
+        ],
     )
-    assert cluster.brokers == [BrokerAddress(1, "a", 9092), BrokerAddress(2, "::1", 9093)]
+    others = [BrokerAddress(2, "::1", 9093, "r2"), BrokerAddress(5, "e", 9092)]
+    assert cluster.brokers == [BrokerAddress(1, "a", 9092), *others]
+    assert cluster.registered == {1, 2, 3, 4, 5}
+    assert cluster.find(4) is None
 
 
 def test_every_node_names_the_same_coordinator_and_where_it_serves_kafka_clients() -> None:
@@ -97,30 +104,17 @@ class Announced:
     """A meta service of a cluster, as far as the view asks it; it has no leader at first."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
-        self.looks = 0
-        self.has_looked_often = asyncio.Event()
+        self.announced: list[tuple[str, str]] = []
 
     def leave(self) -> None:
-        raise AssertionError("nobody leaves")
+        raise AssertionError("this node stays")
 
     def announce(self, protocol: str, address: str) -> None:
-        self.told.append((protocol, address))
-        raise DeadlineError("no leader yet; said again by and by")
-
-    def list_nodes(self) -> list[Node]:
-        self.looks += 1
-        if self.looks == 1:
-            raise DeadlineError("no leader yet")
-        if self.looks == 5:
-            self.has_looked_often.set()
-        return [node(1, {}), node(2, {"kafka": "b:9092"})]
+        self.announced.append((protocol, address))
+        raise DeadlineError("no leader yet; the meta service repeats it")
 
 
-def test_a_node_announces_where_it_listens_and_follows_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cluster_view, "REFRESH_INTERVAL_S", 0.001)
+def test_a_node_announces_where_it_listens_once() -> None:
     meta = Announced()
 
     async def run_blocking(call: Callable[[], T]) -> T:
@@ -129,21 +123,13 @@ def test_a_node_announces_where_it_listens_and_follows_the_others(
     broker = SimpleNamespace(
         node_id=1,
         advertised=("a", 9092),
+        rack="",
         meta=meta,
         run_blocking=run_blocking,
         coordinators=GroupCoordinators(1),
     )
-    cluster = ClusterView(cast("KafkaBroker", broker))
-
-    async def follow() -> None:
-        # It looks again for ever.
-        watching = asyncio.create_task(cluster.watch())
-        await asyncio.wait_for(meta.has_looked_often.wait(), 60)
-        watching.cancel()
-
-    asyncio.run(follow())
-    assert len(cluster.brokers) == 2
-    assert meta.told == [("kafka", "a:9092")], "saying it again is the meta service's business"
+    asyncio.run(ClusterView(cast("KafkaBroker", broker)).announce())
+    assert meta.announced == [("kafka", "a:9092")], "the meta service repeats it"
 
 
 @pytest.fixture

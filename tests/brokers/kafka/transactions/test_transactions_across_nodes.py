@@ -30,7 +30,7 @@ PARTITIONS = 4
 def settings_of(node: int, peers: tuple[str, ...]) -> Settings:
     return replace(
         EMBEDDED,
-        node=replace(EMBEDDED.node, id=node, peers=peers),
+        node=replace(EMBEDDED.node, id=node, peers=peers, rack=f"rack-{node}"),
         server=replace(EMBEDDED.server, port=0, http_port=0),
         kafka=replace(
             EMBEDDED.kafka,

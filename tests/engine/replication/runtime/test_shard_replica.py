@@ -214,3 +214,22 @@ def test_a_new_leader_knows_where_its_epoch_begins_and_when_that_is_committed(
     assert (replica.epoch_start, replica.end) == (2, 3)
     log.set_commit(2)
     assert replica.is_settled
+
+
+def test_a_copy_serves_readers_while_it_follows_in_sync_and_hears_of_the_metadata(
+    owner: Owner, log: SimulatedLog
+) -> None:
+    followed = replace(LED, leader=2)
+    replica = ShardReplica("orders_0", 1, [log], owner, followed)
+    served = [replica.may_serve_readers]
+    owner.has_lease = False
+    served.append(replica.may_serve_readers)  # it may be out of sync by now
+    owner.has_lease = True
+    for other in (
+        replace(followed, in_sync=(2, 3), partition_epoch=8),
+        replace(followed, leader=None, leader_epoch=5),
+        replace(LED, leader_epoch=6),
+    ):
+        replica.assign(other)
+        served.append(replica.may_serve_readers)
+    assert served == [True, False, False, False, False]

@@ -30,6 +30,14 @@ from penstock.platform.addresses import with_port
 from penstock.settings import Settings
 from penstock.settings.redaction import redact_setting
 
+THROTTLES: Final = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+
 
 class Resource(IntEnum):
     TOPIC = 2
@@ -98,7 +106,9 @@ class ConfigsApi:
             "delete.topic.enable": True,
             "log.cleanup.policy": "delete",
             "log.message.timestamp.type": "CreateTime",
-            "min.insync.replicas": 1,
+            "min.insync.replicas": settings.topics.min_insync
+            or settings.topics.replication // 2 + 1,
+            "broker.rack": settings.node.rack,
             "unclean.leader.election.enable": False,
             "auto.create.topics.enable": settings.kafka.auto_create_topics,
             "group.initial.rebalance.delay.ms": settings.kafka.group_initial_delay_ms,
@@ -107,7 +117,7 @@ class ConfigsApi:
             "log.segment.bytes": settings.engine.segment_size,
             "message.max.bytes": settings.engine.record_size_max,
             "num.partitions": settings.topics.partitions,
-            "default.replication.factor": 1,
+            "default.replication.factor": settings.topics.replication,
             "transaction.max.timeout.ms": settings.kafka.transaction_timeout_max_ms,
         }
         for name, value in kafka_names.items():
@@ -134,8 +144,9 @@ class ConfigsApi:
         for resource in request.items_of("resources"):
             outcome: dict[str, object] = {"error_code": ErrorCode.none}
             try:
-                topic = self._alterable(resource)
-                await self._alter(topic, options_of(topic, resource), request)
+                if not _only_removes_throttles(resource):
+                    topic = self._alterable(resource)
+                    await self._alter(topic, options_of(topic, resource), request)
             except StoreError as error:
                 outcome = rejected(error)
             responses.append(_of(resource) | outcome)
@@ -176,7 +187,8 @@ class ConfigsApi:
         kind = request.number("resource_type")
         if kind == Resource.BROKER:
             raise BadRequestError(
-                "a node's settings are read when it starts: change its configuration and restart it"
+                "a node's settings are read when it starts: change its configuration and restart "
+                "it; a throttle belongs to a reassignment: penstock cluster reassign --throttle"
             )
         if kind != Resource.TOPIC:
             raise BadRequestError(f"resources of type {kind} have no settings here")
@@ -303,3 +315,19 @@ def _of(request: Fields) -> dict[str, object]:
         "resource_type": request.number("resource_type"),
         "resource_name": request.text("resource_name"),
     }
+
+
+def _only_removes_throttles(request: Fields) -> bool:
+    """Say whether a request removes throttles from a node, which has none: the tool that follows a
+    reassignment does so at its end."""
+    configs = request.items_of("configs")
+    is_node = request.number("resource_type") == Resource.BROKER
+    return (
+        is_node
+        and bool(configs)
+        and all(
+            config.text("name") in THROTTLES
+            and config.number("config_operation", Operation.SET) == Operation.DELETE
+            for config in configs
+        )
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.adapter.topics.options import build_config
 from penstock.brokers.kafka.admin.configs_api import ConfigsApi
+from penstock.brokers.kafka.admin.replicas_api import ReplicasApi
 from penstock.brokers.kafka.admin.topics_api import TopicsApi
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
@@ -17,6 +18,10 @@ def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -
     registry.add(20, 1, 6, topics.delete)
     registry.add(21, 0, 2, topics.delete_records)
     registry.add(37, 0, 3, topics.create_partitions)
+    replicas = ReplicasApi(broker, cluster)
+    registry.add(43, 0, 2, replicas.elect)
+    registry.add(45, 0, 1, replicas.alter)
+    registry.add(46, 0, 0, replicas.list_moves)
     configs = ConfigsApi(broker, defaults)
     registry.add(32, 1, 4, configs.describe)
     registry.add(33, 0, 2, configs.alter)

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from penstock.adapter.topics.admin import NewTopicRequest
 from penstock.brokers.kafka.admin.configs_api import topic_entries
+from penstock.brokers.kafka.admin.replica_assignments import added_replicas, assigned_replicas
 from penstock.brokers.kafka.admin.responses import RejectedError, rejected, requested_configs
 from penstock.brokers.kafka.admin.topic_configs import parse_configs
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
@@ -30,10 +31,6 @@ AT_ONCE: Final = 6
 """Topics of one request that are worked on together: fewer than the node's pool has threads."""
 _TO_THE_END: Final = -1
 _CONFIGS_REMEMBERED: Final = 64
-
-_REFUSED_ASSIGNMENT: Final = (
-    "the places of replicas are chosen by the cluster: leave the assignment out"
-)
 
 
 class TopicsApi:
@@ -64,7 +61,9 @@ class TopicsApi:
                 _check_named_once(name, counts[name])
                 new = self._requested(topic)
                 if is_dry:
-                    config = self._broker.admin.check_creation(*new, namespace=self._namespace)
+                    config = self._broker.admin.check_creation(
+                        new.name, new.partitions, new.options, namespace=self._namespace
+                    )
                     responses.append(self._created(name, new.partitions, config))
                 else:
                     requested.append(new)
@@ -88,9 +87,17 @@ class TopicsApi:
         if not is_legal(name):
             reason = f"{name!r}: a name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-'"
             raise RejectedError(ErrorCode.invalid_topic_exception, reason)
+        replicas = assigned_replicas(request, self._cluster.registered, self._online)
+        options = dict(NEW_TOPIC) | _options_of(request)
+        if replicas:
+            options |= {"replication": len(replicas[0])}
+            return NewTopicRequest(name, len(replicas), options, replicas)
         partitions = self._partitions_of(request)
-        options = dict(NEW_TOPIC) | _options_of(request) | self._replication_of(request)
-        return NewTopicRequest(name, partitions, options)
+        return NewTopicRequest(name, partitions, options | self._replication_of(request))
+
+    @property
+    def _online(self) -> set[int]:
+        return self._cluster.alive
 
     def _replication_of(self, request: Fields) -> dict[str, object]:
         """Return the option for the number of replicas; -1 asks for the node's default."""
@@ -104,8 +111,6 @@ class TopicsApi:
         return {"replication": replication}
 
     def _partitions_of(self, request: Fields) -> int:
-        if request.items_of("assignments"):
-            raise RejectedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
         partitions = request.number("num_partitions", -1)
         if partitions == -1:
             return self._broker.all_settings.topics.partitions
@@ -169,14 +174,23 @@ class TopicsApi:
     async def _grow(self, request: Fields, *, is_dry: bool) -> None:
         name, count = request.text("name"), request.number("count")
         topic = self._broker.drivers.broker_cache.get_topic(name, self._broker.namespace)
-        if request.items_of("assignments"):
-            raise RejectedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
         if not topic.partitions < count <= PARTITIONS_MAX:
             reason = f"{name} has {topic.partitions} partitions; {count} is not more, or too many"
             raise RejectedError(ErrorCode.invalid_partitions, reason)
+        replicas = added_replicas(
+            request,
+            count - topic.partitions,
+            topic.config.replication,
+            self._cluster.registered,
+            self._online,
+        )
         if not is_dry:
             grow = partial(
-                self._broker.admin.alter_topic, name, partitions=count, namespace=self._namespace
+                self._broker.admin.alter_topic,
+                name,
+                partitions=count,
+                replicas=replicas,
+                namespace=self._namespace,
             )
             await self._broker.run_blocking(grow)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
+from msgspec import Struct
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.error_codes import code_of
@@ -17,14 +19,30 @@ from penstock.brokers.kafka.metadata.partitions import Partition
 from penstock.brokers.kafka.transactions.interface import AbortedTransaction
 from penstock.brokers.kafka.transactions.markers import build_filler
 from penstock.brokers.kafka.wire.batch_conversion import batch_of, transaction_of
-from penstock.engine.contract import BatchPage, Isolation
+from penstock.engine.contract import BatchEngine, BatchPage, Isolation
 from penstock.errors import CorruptionError, StoreError
-from penstock.record import Offset
+from penstock.meta import AbortedRange
+from penstock.record import Offset, StoredRecord
 
 CONVERTED_MAX: Final = 2_000
 """Records that are converted to one batch."""
 HOT_RECORDS: Final = 10_000
 """Records before the end of a partition that count as still in memory."""
+_LEADER_CODES: Final = frozenset(
+    {int(ErrorCode.not_leader_or_follower), int(ErrorCode.fenced_leader_epoch)}
+)
+
+
+class Stable(Struct, frozen=True):
+    """What a leader said of the transactions of a shard: all that have records before `until` are
+    over, and `aborted` are those of them with records from `first` on."""
+
+    first: int
+    until: int
+    aborted: Sequence[AbortedRange]
+
+    def covers(self, offset: int) -> bool:
+        return self.first <= offset < self.until
 
 
 class Limits(NamedTuple):
@@ -32,9 +50,13 @@ class Limits(NamedTuple):
     size_left: int
     is_first: bool
     """No batch so far: the first one is returned whatever its size."""
+    stable: Mapping[str, Stable] = MappingProxyType({})
+    """By shard, for those that this node follows."""
 
 
 class PartitionReader:
+    _caches_conversions = True
+
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker: Final = broker
         self._node_id: Final = broker.node_id
@@ -77,7 +99,7 @@ class PartitionReader:
         topic, index, leader_epoch, offset, _ = requested
         stable = end
         if self._limits.holds_any:
-            stable = self._stable_until(partition, end)
+            stable = self._stable_end(partition, end)
         if offset != (stable if is_committed else end) or offset < earliest:
             return None
         shard = partition.entry.meta
@@ -111,26 +133,24 @@ class PartitionReader:
                 requested.topic, requested.partition_id, int(ErrorCode.corrupt_message)
             )
         except StoreError as error:
-            return FetchedPartition(requested.topic, requested.partition_id, int(code_of(error)))
+            return self.rejected(partition, requested, int(code_of(error)))
 
     def _read(
         self, partition: Partition, requested: FetchPartition, limits: Limits
     ) -> FetchedPartition:
         topic, index, offset = requested.topic, requested.partition_id, requested.offset
-        rejection = leader_error(partition.entry.meta, self._node_id, requested.leader_epoch)
+        rejection = self._rejection(partition, requested, is_committed=limits.is_committed)
         if rejection:
-            return FetchedPartition(topic, index, rejection)
+            return self.rejected(partition, requested, rejection)
         # Not the cached bounds: deletions do not invalidate them.
         earliest, end = self._ask_for_bounds(partition)
-        stable = self._stable_until(partition, end)
+        outside = self._range_error(partition, offset, earliest, end)
+        if outside or offset > end:
+            # Without a code: written, but not committed yet.
+            stable = self._stable_end(partition, end)
+            return FetchedPartition(topic, index, outside, end, stable, earliest)
+        stable = self._stable_until(partition, offset, end, limits)
         until = stable if limits.is_committed else end
-        if not earliest <= offset <= end:
-            if offset > end and offset <= self._written_end(partition):
-                # Written, but not committed yet.
-                return FetchedPartition(topic, index, 0, end, stable, earliest)
-            return FetchedPartition(
-                topic, index, int(ErrorCode.offset_out_of_range), end, stable, earliest
-            )
         aborted: Sequence[AbortedTransaction] | None = () if limits.is_committed else None
         size_max = min(requested.max_bytes, limits.size_left)
         if offset >= until or (size_max <= 0 and not limits.is_first):
@@ -145,29 +165,79 @@ class PartitionReader:
             # The batch exceeds the rest of the limit: it comes with the next request.
             return FetchedPartition(topic, index, 0, end, stable, earliest, aborted)
         if limits.is_committed:
-            transactions = self._broker.transactions
-            aborted = transactions.aborted(partition.shard, offset, page.next_offset)
+            aborted = self._aborted(partition, offset, page.next_offset, limits)
         return FetchedPartition(
             topic, index, 0, end, stable, earliest, aborted, page.parts, page.size
         )
 
     @staticmethod
-    def _written_end(partition: Partition) -> int:
-        """Return the offset after the last record, committed or not. After an election consumers
-        may have read further than the new leader knows to be committed."""
-        replica = partition.entry.replica
-        if replica is not None:
-            return replica.end
-        return partition.driver.shard_info(partition.shard).latest
+    def rejected(partition: Partition, requested: FetchPartition, code: int) -> FetchedPartition:
+        """Return the response with a code, and with the leader where the client should know it."""
+        shard = partition.entry.meta
+        leader = None
+        if shard is not None and shard.leader is not None and code in _LEADER_CODES:
+            leader = (shard.leader, shard.leader_epoch)
+        return FetchedPartition(requested.topic, requested.partition_id, code, leader=leader)
 
-    def _stable_until(self, partition: Partition, end: int) -> int:
+    # What is different on a node that follows
+
+    def _rejection(
+        self,
+        partition: Partition,
+        requested: FetchPartition,
+        *,
+        is_committed: bool,  # noqa: ARG002 - of the interface
+    ) -> int:
+        return leader_error(partition.entry.meta, self._node_id, requested.leader_epoch)
+
+    def _range_error(self, partition: Partition, offset: int, earliest: int, end: int) -> int:
+        """Return the code for an offset outside of the partition, 0 to serve it or to wait for it.
+        After an election consumers may have read further than the new leader knows to be
+        committed."""
+        if earliest <= offset <= end:
+            return 0
+        if offset > end:
+            replica = partition.entry.replica
+            if replica is not None:
+                written = replica.end
+            else:
+                written = int(partition.driver.shard_info(partition.shard).latest)
+            if offset <= written:
+                return 0
+        return int(ErrorCode.offset_out_of_range)
+
+    def _stable_until(self, partition: Partition, _offset: int, end: int, _limits: Limits) -> int:
+        return self._stable_end(partition, end)
+
+    def _stable_end(self, partition: Partition, end: int) -> int:
         stable = self._broker.transactions.stable_until(partition.shard)
         return end if stable is None else min(stable, end)
+
+    def _aborted(
+        self, partition: Partition, first: int, end: int, _limits: Limits
+    ) -> Sequence[AbortedTransaction]:
+        return self._broker.transactions.aborted(partition.shard, first, end)
+
+    def _batch_reader(self, partition: Partition) -> BatchEngine | None:
+        return partition.driver.batch_reader(partition.entry) if partition.is_raw else None
+
+    def _read_records(
+        self, partition: Partition, offset: int, max_records: int, max_size: int
+    ) -> list[StoredRecord]:
+        return partition.driver.read_by_offset(
+            partition.shard,
+            Offset(offset),
+            max_records=max_records,
+            max_size=max_size,
+            isolation=Isolation.UNCOMMITTED,
+        )
+
+    # Reading
 
     def _read_batches(
         self, partition: Partition, offset: int, until: int, max_size: int
     ) -> BatchPage:
-        reader = partition.driver.batch_reader(partition.entry) if partition.is_raw else None
+        reader = self._batch_reader(partition)
         if reader is None:
             return self._convert(partition, offset, until, max_size)
         while True:
@@ -189,22 +259,21 @@ class PartitionReader:
         header = self._tag_header if partition.tag_header is None else partition.tag_header
         key = ConvertedKey(partition.shard, offset, header, bool(body))
         state = _removal_state(partition)
-        kept = self._conversion_cache.find(key, state, until, max_size)
+        kept = None
+        if self._caches_conversions:
+            kept = self._conversion_cache.find(key, state, until, max_size)
         if kept is not None:
             return BatchPage([kept.batch], len(kept.batch), kept.next_offset)
-        records = partition.driver.read_by_offset(
-            partition.shard,
-            Offset(offset),
-            max_records=min(CONVERTED_MAX, until - offset),
-            max_size=max_size,
-            isolation=Isolation.UNCOMMITTED,
+        records = self._read_records(
+            partition, offset, min(CONVERTED_MAX, until - offset), max_size
         )
         records = [record for record in records if record.offset < until]
         if not records:
             return BatchPage([], 0, until)
         batch = batch_of(records, header, transaction_of(body))
         next_offset = records[-1].offset + 1
-        if all(record.expires_at_ms is None for record in records):
+        is_kept = self._caches_conversions
+        if is_kept and all(record.expires_at_ms is None for record in records):
             self._conversion_cache.add(key, Converted(state, batch, next_offset))
         return BatchPage([batch], len(batch), next_offset)
 

@@ -15,6 +15,7 @@ from penstock.brokers.kafka.wire.fast_path import count_of, read_bytes, skip_tag
 
 FIRST_FLEXIBLE: Final = 12
 FIRST_BY_ID: Final = 13
+FIRST_WITH_RACKS: Final = 11
 _FIRST_WITH_SESSIONS: Final = 7
 
 _OLD_HEAD: Final = Struct(">iiiib")
@@ -47,6 +48,8 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     requested: list[FetchPartition]
     forgotten: list[tuple[bytes, int]]
+    rack: str = ""
+    """Where the client is; a replica there may serve it."""
 
 
 def parse_fetch(version: int, body: memoryview) -> FetchRequest:
@@ -92,6 +95,8 @@ def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
             )
             position += 4
         position = skip_tags(body, position)
+    size, position = varint(body, position)
+    rack = read_bytes(body, position, max(size - 1, 0))
     return FetchRequest(
         version,
         max_wait,
@@ -102,6 +107,7 @@ def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
         epoch,
         requested,
         forgotten,
+        str(rack, "utf-8", "replace"),
     )
 
 
@@ -136,6 +142,9 @@ def _parse_old(version: int, body: memoryview) -> FetchRequest:
             topic = bytes(cursor.read_bytes(cursor.int16()))
             count = cursor.item_count(flexible=False)
             forgotten += [(topic, cursor.int32()) for _ in range(count)]
+    rack = b""
+    if version >= FIRST_WITH_RACKS:
+        rack = bytes(cursor.read_bytes(max(cursor.int16(), 0)))
     return FetchRequest(
         version,
         max_wait,
@@ -146,4 +155,5 @@ def _parse_old(version: int, body: memoryview) -> FetchRequest:
         epoch,
         requested,
         forgotten,
+        str(rack, "utf-8", "replace"),
     )

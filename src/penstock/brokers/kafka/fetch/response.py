@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.brokers.kafka.fetch.request import FIRST_BY_ID, FIRST_FLEXIBLE
+from penstock.brokers.kafka.cluster_view import BrokerAddress
+from penstock.brokers.kafka.fetch.request import FIRST_BY_ID, FIRST_FLEXIBLE, FIRST_WITH_RACKS
 from penstock.brokers.kafka.network.send_queue import Part
 from penstock.brokers.kafka.transactions.interface import AbortedTransaction
 from penstock.brokers.kafka.wire.schema import write_varint
@@ -22,7 +23,11 @@ _SESSION: Final = Struct(">hi").pack
 _OLDEST: Final = Struct(">ihqq").pack
 _PARTITION: Final = Struct(">ihqqq").pack
 _ABORTED: Final = Struct(">qq").pack
+NO_REPLICA: Final = -1
+FIRST_WITH_LEADERS: Final = 16
+"""The first version whose responses name the current leaders and their addresses (KIP-951)."""
 _NO_REPLICA: Final = b"\xff\xff\xff\xff"
+_LEADER: Final = Struct(">BBBiiB").pack
 # No aborted transactions, no preferred replica, no records, no tags.
 _NOTHING: Final = b"\0" + _NO_REPLICA + b"\x01\0"
 _NOTHING_COMMITTED: Final = b"\x01" + _NOTHING[1:]
@@ -42,6 +47,12 @@ class FetchedPartition(NamedTuple):
     size: int = 0
     form: bytes = b""
     """Its encoding from version 12 on, where it is prepared."""
+    preferred: int = NO_REPLICA
+    """The replica from which the client is to read."""
+    leader: tuple[int, int] | None = None
+    """The leader and its epoch, for a client that asked another node or with another epoch."""
+    is_followed: bool = False
+    """Whether the records are those of a replica that follows."""
 
 
 def empty_response(
@@ -60,8 +71,10 @@ def encode_fetch(
     error_code: int,
     session_id: int,
     fetched: Sequence[FetchedPartition],
+    endpoints: Sequence[BrokerAddress] = (),
 ) -> list[Part]:
-    """Return the parts of a response, to be sent in their order."""
+    """Return the parts of a response, to be sent in their order. `endpoints` are the addresses of
+    the leaders that it names."""
     flexible = version >= FIRST_FLEXIBLE
     out = bytearray(_HEAD.size + flexible + 4)
     if version >= 7:
@@ -84,11 +97,11 @@ def encode_fetch(
                 size += len(out) + partition.size
                 out = bytearray()
             if flexible:
-                out.append(0)
+                _put_leader(out, partition, version)
         if flexible:
             out.append(0)
     if flexible:
-        out.append(0)
+        _put_endpoints(out, endpoints)
     parts.append(out)
     size += len(out)
     first = parts[0]
@@ -137,6 +150,41 @@ def _put_partition(out: bytearray, partition: FetchedPartition, version: int) ->
             out += _ABORTED(*aborted)
             if flexible:
                 out.append(0)
-    if version >= 11:
-        out += _NO_REPLICA
+    if version >= FIRST_WITH_RACKS:
+        out += _INT32(partition.preferred)
     _put_count(out, partition.size, flexible=flexible)
+
+
+def _put_leader(out: bytearray, partition: FetchedPartition, version: int) -> None:
+    """Write the tagged fields of a partition: none, or the current leader (tag 1, 9 bytes)."""
+    if partition.leader is None or version < FIRST_WITH_LEADERS:
+        out.append(0)
+    else:
+        out += _LEADER(1, 1, 9, *partition.leader, 0)
+
+
+def _put_endpoints(out: bytearray, endpoints: Sequence[BrokerAddress]) -> None:
+    """Write the tagged fields of a response: none, or the addresses of leaders (tag 0)."""
+    if not endpoints:
+        out.append(0)
+        return
+    body = bytearray()
+    write_varint(body, len(endpoints) + 1)
+    for address in endpoints:
+        body += _INT32(address.node_id)
+        _put_text(body, address.host)
+        body += _INT32(address.port)
+        _put_text(body, address.rack)
+        body.append(0)
+    out += b"\x01\0"
+    write_varint(out, len(body))
+    out += body
+
+
+def _put_text(out: bytearray, text: str | None) -> None:
+    if text is None:
+        out.append(0)
+        return
+    encoded = text.encode()
+    write_varint(out, len(encoded) + 1)
+    out += encoded

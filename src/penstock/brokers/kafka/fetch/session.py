@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.brokers.kafka.fetch.request import FetchPartition
-from penstock.brokers.kafka.fetch.response import FetchedPartition
+from penstock.brokers.kafka.fetch.response import NO_REPLICA, FetchedPartition
 
 _EPOCH_MAX = 0x7FFFFFFF
 
@@ -48,6 +48,7 @@ class FetchSession:
                 is_full
                 or partition.size
                 or partition.error_code
+                or partition.preferred != NO_REPLICA
                 or self._sent_bounds.get(key) != bounds
             ):
                 changed.append(partition)

@@ -15,6 +15,7 @@ from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.metadata.creation_limits import CreationLimits
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.metadata.topic_names import is_legal
+from penstock.brokers.kafka.metadata.topic_partitions import TopicPartitionsApi
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.wire.fields import NO_UUID, Fields, Response
 from penstock.errors import AlreadyExistsError, StoreError
@@ -59,7 +60,7 @@ class ClusterDescriber:
         }
 
     def _brokers(self) -> list[Response]:
-        return [{**address._asdict(), "rack": None} for address in self._cluster.brokers]
+        return [address._asdict() for address in self._cluster.brokers]
 
     def _all_topics(self) -> list[Topic]:
         return self._broker.drivers.broker_cache.list_topics(self._broker.namespace)
@@ -100,7 +101,7 @@ class ClusterDescriber:
             return _rejected(code_of(error), name)
 
     def _topic(self, topic: Topic) -> Response:
-        alive = {address.node_id for address in self._cluster.brokers}
+        alive = self._cluster.alive
         return {
             "error_code": ErrorCode.none,
             "name": topic.name,
@@ -110,6 +111,9 @@ class ClusterDescriber:
                 for partition in range(topic.partitions)
             ],
         }
+
+    def describe_partition(self, topic: Topic, partition: int) -> Response:
+        return self._partition(topic.topic_id, partition, self._cluster.alive)
 
     def _partition(self, topic_id: str, partition: int, alive: Collection[int]) -> Response:
         entry = self._broker.drivers.storage_cache.shards.get(
@@ -122,7 +126,8 @@ class ClusterDescriber:
                 "partition_index": partition,
                 "leader_id": NO_LEADER,
             }
-        is_led = shard.leader is not None
+        # Clients have no way to a leader that does not serve Kafka yet.
+        is_led = shard.leader is not None and self._cluster.find(shard.leader) is not None
         return {
             "error_code": ErrorCode.none if is_led else ErrorCode.leader_not_available,
             "partition_index": partition,
@@ -131,6 +136,8 @@ class ClusterDescriber:
             "replica_nodes": shard.replicas,
             "isr_nodes": shard.in_sync,
             "offline_replicas": tuple(node for node in shard.replicas if node not in alive),
+            "eligible_leader_replicas": shard.eligible,
+            "last_known_elr": () if is_led or shard.last_leader is None else (shard.last_leader,),
         }
 
 
@@ -142,3 +149,5 @@ def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -
     describer = ClusterDescriber(broker, cluster)
     registry.add(3, 0, 13, describer.metadata)
     registry.add(60, 0, 1, describer.describe_cluster)
+    partitions = TopicPartitionsApi(broker, describer.describe_partition)
+    registry.add(75, 0, 0, partitions.describe)

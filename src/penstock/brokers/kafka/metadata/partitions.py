@@ -46,6 +46,7 @@ class Partition:
         "may_wait",
         "settings",
         "shard",
+        "stable",
         "tag_header",
         "topic",
         "waiters",
@@ -82,6 +83,8 @@ class Partition:
         """Produce's prepared response for one batch."""
         self.empty_response: object = None
         """Fetch's prepared response without records."""
+        self.stable: object = None
+        """What the leader said of transactions, on a node that follows it; see `follower_reads`."""
 
     def cached_bounds(self) -> tuple[int, int] | None:
         """Return the earliest and the commit offset, or None when they may have changed."""

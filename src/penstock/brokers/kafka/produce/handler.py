@@ -7,7 +7,7 @@ response  topics [name · partitions [index 4 · error 2 · base offset 8 · app
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.cluster_view import BrokerAddress, ClusterView
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.metadata.partitions import Partition, PartitionTable
 from penstock.brokers.kafka.network.connection import Connection
@@ -44,6 +45,7 @@ MIN_VERSION: Final = 3
 MAX_VERSION: Final = 12
 _FIRST_FLEXIBLE: Final = 9
 _TOO_LARGE: Final = int(ErrorCode.message_too_large)
+_NOT_LEADER: Final = int(ErrorCode.not_leader_or_follower)
 
 _ACKS: Final = frozenset({-1, 0, 1})
 _HEAD: Final = Struct(">ii")
@@ -96,8 +98,11 @@ def _is_converted(write: _Write, verdict: _Verdict) -> bool:
 
 
 class ProduceHandler:
-    def __init__(self, broker: KafkaBroker, partitions: PartitionTable) -> None:
+    def __init__(
+        self, broker: KafkaBroker, partitions: PartitionTable, cluster: ClusterView
+    ) -> None:
         self._broker: Final = broker
+        self._cluster: Final = cluster
         self._partitions: Final = partitions
         self._parse_request: Final = native_only().parse_produce
         self._writer: Final = PartitionWriter(broker)
@@ -131,7 +136,7 @@ class ProduceHandler:
         results = self._write_all(request, verdicts, None)
         self._count_errors(results)
         if request.acks:
-            connection.send(_encode(version, correlation_id, request.writes, results))
+            connection.send(self._encode(version, correlation_id, request.writes, results))
         elif any(result.code for result in results):
             connection.close()  # acks=0: the client waits for no response
         return True
@@ -263,7 +268,7 @@ class ProduceHandler:
         async def respond() -> None:
             final = await _committed(kept, checked, results, commits)
             self._count_errors(final)
-            connection.respond([_encode(version, correlation_id, writes, final)])
+            connection.respond([self._encode(version, correlation_id, writes, final)])
 
         connection.on_failure(self._broker.spawn(respond(), "produce"))
 
@@ -297,7 +302,7 @@ class ProduceHandler:
                 self._kept_size -= size
             self._count_errors(results)
             if copy.acks:
-                connection.respond([_encode(version, correlation_id, copy.writes, results)])
+                connection.respond([self._encode(version, correlation_id, copy.writes, results)])
             elif any(result.code for result in results):
                 connection.close()
             else:
@@ -349,6 +354,14 @@ class ProduceHandler:
         if None in verdicts:
             return verdicts
         return _Written(self._write_all(request, verdicts, commits), verdicts)
+
+    def _encode(
+        self, version: int, correlation_id: int, writes: list[_Write], results: list[Result]
+    ) -> bytes | bytearray:
+        quick = _encode_quickly(version, correlation_id, writes, results)
+        if quick is not None:
+            return quick
+        return _encode_slowly(version, correlation_id, writes, results, self._cluster.find)
 
     # Parsing
 
@@ -432,9 +445,10 @@ class _AckForm:
         )
 
 
-def _encode(
+def _encode_quickly(
     version: int, correlation_id: int, writes: list[_Write], results: list[Result]
-) -> bytes | bytearray:
+) -> bytes | None:
+    """Return the response to a request with one partition that was written; None for others."""
     if len(writes) == 1 and version >= _FIRST_FLEXIBLE and results[0].code == 0:
         partition = writes[0].partition
         assert partition is not None
@@ -442,14 +456,23 @@ def _encode(
         if not isinstance(form, _AckForm):
             form = partition.ack_form = _AckForm(writes[0].topic, writes[0].partition_id)
         return form.encode(correlation_id, results[0], _log_start(partition))
-    return _encode_slowly(version, correlation_id, writes, results)
+    return None
 
 
 def _encode_slowly(
-    version: int, correlation_id: int, writes: list[_Write], results: list[Result]
+    version: int,
+    correlation_id: int,
+    writes: list[_Write],
+    results: list[Result],
+    find: Callable[[int], BrokerAddress | None],
 ) -> bytearray:
+    """`find` returns the address of a node, for the leaders that the response names."""
+    leaders: set[int] = set()
     topics: dict[bytes, list[dict[str, object]]] = {}
     for write, result in zip(writes, results, strict=True):
+        leader = _leader_of(write, result)
+        if leader is not None:
+            leaders.add(leader["leader_id"])
         topics.setdefault(write.topic, []).append(
             {
                 "index": write.partition_id,
@@ -463,17 +486,29 @@ def _encode_slowly(
                 ],
                 "error_message": result.message,
             }
+            | ({} if leader is None else {"current_leader": leader})
         )
     out = bytearray(_HEAD.size + (version >= _FIRST_FLEXIBLE))
     response = {
         "responses": [
             {"name": name.decode("utf-8", "replace"), "partition_responses": partitions}
             for name, partitions in topics.items()
-        ]
+        ],
+        "node_endpoints": tuple(
+            address._asdict() for leader in sorted(leaders) if (address := find(leader))
+        ),
     }
     response_layout(KEY, version).write(out, response)
     _HEAD.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
+
+
+def _leader_of(write: _Write, result: Result) -> dict[str, int] | None:
+    """Return the leader and its epoch for a client that wrote to another node (KIP-951)."""
+    shard = None if write.partition is None else write.partition.entry.meta
+    if result.code != _NOT_LEADER or shard is None or shard.leader is None:
+        return None
+    return {"leader_id": shard.leader, "leader_epoch": shard.leader_epoch}
 
 
 def _log_start(partition: Partition) -> int:

@@ -21,6 +21,7 @@ from penstock.brokers.kafka.transactions.markers import build_marker
 from penstock.engine.contract import BatchEngine
 from penstock.errors import (
     BusyError,
+    NotLeaderError,
     RetryableError,
     TransactionRefusedError,
     UnknownShardError,
@@ -31,6 +32,8 @@ from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
 
 _WRITES_WAIT_S: Final = 20.0
+ABORTED_MAX: Final = 1_000
+"""Aborted transactions in one answer about a shard, unless more have records at one offset."""
 _log: Final = get_logger(__name__)
 
 
@@ -114,7 +117,23 @@ class TransactionParticipant:
 
     def handle(self, text: str) -> str:
         """Run a step for another node; request and response are JSON."""
-        return participant_rpc.encode(self.run_step(participant_rpc.decode_step(text)))
+        step = participant_rpc.decode_request(text)
+        if isinstance(step, participant_rpc.ReadStable):
+            return participant_rpc.encode(self._read_stable(step))
+        return participant_rpc.encode(self.run_step(step))
+
+    def _read_stable(self, step: participant_rpc.ReadStable) -> participant_rpc.StableShards:
+        """Answer for the shards that this node leads."""
+        stable: participant_rpc.StableShards = {}
+        for shard, first in step.firsts.items():
+            try:
+                handle = self._broker.drivers.open_shard(shard)
+                end = handle.driver.bounds(handle.entry)[1]
+            except (NotLeaderError, UnknownShardError):
+                continue
+            until, aborted = self._broker.drivers.limits.decided(shard, first, end, ABORTED_MAX)
+            stable[shard] = participant_rpc.StableShard(until, aborted)
+        return stable
 
     def run_step(self, step: participant_rpc.Step) -> participant_rpc.StepResult:
         match step:

@@ -42,12 +42,30 @@ class CommitStaged(Struct, frozen=True, tag="commit-offsets"):
     staged: StagedOffsets
 
 
+class ReadStable(Struct, frozen=True, tag="read-stable"):
+    """Ask the leader of partitions how far they are stable, for a node that follows it and serves
+    readers of committed records."""
+
+    firsts: dict[str, int]
+    """Shards, and the offsets from which on the aborted transactions are wanted."""
+
+
+class StableShard(Struct, frozen=True):
+    """All transactions with records before `until` are over; `aborted` are those of them that were
+    aborted and have records at or after the requested offset."""
+
+    until: int
+    aborted: list[AbortedRange]
+
+
 Step = OpenWriter | EndWriter | CommitStaged
 StepResult = list[AbortedRange]
+StableShards = dict[str, StableShard]
 
 _encoder: Final = msgspec.json.Encoder()
-_steps: Final = msgspec.json.Decoder(Step)
+_requests: Final = msgspec.json.Decoder(Step | ReadStable)
 _done: Final = msgspec.json.Decoder(StepResult)
+_stable: Final = msgspec.json.Decoder(StableShards)
 
 
 def open_writer(state: TransactionState, bounds: dict[str, int]) -> OpenWriter:
@@ -56,14 +74,18 @@ def open_writer(state: TransactionState, bounds: dict[str, int]) -> OpenWriter:
     )
 
 
-def encode(message: Step | StepResult) -> str:
+def encode(message: Step | ReadStable | StepResult | StableShards) -> str:
     return _encoder.encode(message).decode()
 
 
-def decode_step(text: str) -> Step:
-    step: Step = _steps.decode(text)
-    return step
+def decode_request(text: str) -> Step | ReadStable:
+    request: Step | ReadStable = _requests.decode(text)
+    return request
 
 
 def decode_result(text: str) -> StepResult:
     return _done.decode(text)
+
+
+def decode_stable(text: str) -> StableShards:
+    return _stable.decode(text)

@@ -95,6 +95,22 @@ class ShardReplica:
         return self.is_leader and self._ready_epoch == self.assignment.leader_epoch
 
     @property
+    def may_serve_readers(self) -> bool:
+        """Whether this node follows another one in sync: what its copy knows to be committed is
+        not far behind. A node that has not heard of the metadata may be out of sync by now."""
+        assignment = self.assignment
+        return (
+            assignment.leader not in {None, self._node_id}
+            and self._node_id in assignment.in_sync
+            and self._owner.lease_holds()
+        )
+
+    @property
+    def start(self) -> int:
+        """The first offset that this node's log has, not counting a tier."""
+        return self.logs[0].start
+
+    @property
     def end(self) -> int:
         """The offset after the last record on this node, committed or not."""
         return self.logs[0].end

@@ -313,6 +313,8 @@ class Place(Struct, frozen=True, kw_only=True):
     join_token: str = ""
     proof: StartProof = StartProof()
     """Whether the node's logs have what they had at its last end."""
+    rack: str = ""
+    """Where the node is; empty: not known."""
 
 
 class WaitingHost:
