@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.engine.replication.effects import ProposeInSync
-from penstock.engine.replication.peer_channel import PeerChannel
+from penstock.engine.replication.runtime.peer_channel import PeerChannel
 from penstock.meta import Node, Shard, Topic, TopicConfig, Update
 from penstock.meta import events as event
 from penstock.meta.state.answers import Rejected
