@@ -55,6 +55,8 @@ from penstock.errors import (
 )
 
 REST_S: Final = 5.0
+"""Time after the last fault in which clients go on at least."""
+REST_MAX_S: Final = 60.0
 """Time after the last fault in which every client must succeed."""
 JOIN_S: Final = 180.0
 EVIDENCE_WAIT_S: Final = 5.0
@@ -276,14 +278,14 @@ def _strike_all(cluster: Nodes, report: Report, say: Callable[[str], None]) -> N
 
 
 def _rest(workers: list[Worker]) -> None:
-    """Wait until every client has succeeded once more, at most three times `REST_S`."""
+    """Wait until every client has succeeded once more, at most `REST_MAX_S`."""
     began = time.monotonic()
 
     def all_succeed() -> bool:
         clients = [client for worker in workers for client in worker.histories()]
         return all(client.last_ok > began for client in clients)
 
-    deadline = began + 3 * REST_S
+    deadline = began + REST_MAX_S
     while time.monotonic() < deadline:
         time.sleep(0.5)
         if time.monotonic() > began + REST_S and all_succeed():

@@ -32,7 +32,7 @@ from penstock.engine.contract import (
     TransactionalEngine,
     Written,
 )
-from penstock.engine.replication.core import CoreOptions
+from penstock.engine.replication.options import CoreOptions
 from penstock.engine.replication.runtime.replicator import Replicator
 from penstock.engine.replication.runtime.shard_replica import ShardReplica
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager

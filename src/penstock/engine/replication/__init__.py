@@ -16,7 +16,7 @@ all replicas; a leader is elected from replicas that have all of them.
 """
 
 from penstock.engine.replication.assignment import Assignment
-from penstock.engine.replication.core import CoreOptions, ReplicaCore
+from penstock.engine.replication.core import ReplicaCore
 from penstock.engine.replication.effects import (
     Assigned,
     Committed,
@@ -29,6 +29,7 @@ from penstock.engine.replication.effects import (
     SyncLog,
 )
 from penstock.engine.replication.log import ReplicaLog
+from penstock.engine.replication.options import CoreOptions
 from penstock.engine.replication.runtime.peer_channel import PeerChannel
 
 __all__ = [

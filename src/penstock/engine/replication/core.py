@@ -20,8 +20,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct
-
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.counts import ReplicationCounts
 from penstock.engine.replication.effects import (
@@ -47,28 +45,15 @@ from penstock.engine.replication.messages import (
     ShardReply,
     StreamReply,
 )
+from penstock.engine.replication.options import CoreOptions
 from penstock.engine.replication.sessions import FetchSession, ServedSession
-from penstock.errors import CorruptionError, StoreError
+from penstock.errors import CorruptionError, StoreError, UnknownShardError
 
 TURN_MIN: Final = 32
 TURNS: Final = 20
 """In how many ticks a node looks at all of its shards, when they are many."""
 
 OpenLogs = Callable[[str], Sequence[ReplicaLog]]
-
-
-class CoreOptions(Struct, frozen=True):
-    lag_s: float = 5.0
-    """How long a replica may lack records of the leader before it leaves the in-sync set."""
-    wait_s: float = 0.5
-    """How long a leader keeps a fetch that has nothing to report."""
-    reply_s: float = 2.0
-    """How long a follower waits for a reply before it begins another session."""
-    retry_s: float = 1.0
-    """How long a leader waits for the metadata before it sends a proposal again."""
-    reply_size: int = 16 << 20
-    shard_size: int = 1 << 20
-    """Bytes of one log in one reply."""
 
 
 class ReplicaCore:
@@ -160,6 +145,8 @@ class ReplicaCore:
             self._fail(assignment.shard, error)
 
     def _fail(self, shard: str, error: StoreError) -> None:
+        if isinstance(error, UnknownShardError):
+            return  # deleted here: the metadata that say so are on their way
         self.effects.append(Failed(shard, f"{type(error).__name__}: {error}"))
 
     def _assign(self, now: float, assignment: Assignment) -> None:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from penstock.engine.contract import ReplicatedEngine
 from penstock.engine.replication.assignment import Assignment
-from penstock.engine.replication.core import CoreOptions, ReplicaCore
+from penstock.engine.replication.core import ReplicaCore
 from penstock.engine.replication.counts import ReplicationCounts
 from penstock.engine.replication.effects import (
     Assigned,
@@ -37,6 +37,7 @@ from penstock.engine.replication.effects import (
 from penstock.engine.replication.log import ReplicaLog
 from penstock.engine.replication.message_codec import decode_message, encode_message
 from penstock.engine.replication.messages import Message
+from penstock.engine.replication.options import CoreOptions
 from penstock.engine.replication.runtime.assignments import AssignmentView, MetadataChange
 from penstock.engine.replication.runtime.peer_channel import PeerChannel
 from penstock.engine.replication.runtime.proposals import Proposals, ReplicaMetadata
