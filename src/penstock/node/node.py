@@ -143,9 +143,6 @@ class Node:
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
             self.replicator: Final = self._build_replicator()
-            ReplicationMetrics(
-                self.replicator, self.storage_cache, self.meta.node_id, self.registry
-            )
             self._stack.callback(self.meta.watch(0, self._apply_update).close)
             self.reconciled: Final = self._reconcile()
             self._load_limits_of_cluster(stopping)
@@ -395,6 +392,8 @@ class Node:
         GroupLagMetrics(self.offset_manager, self.handler, self.registry)
 
     def _start_replication(self) -> None:
+        cache, node_id = self.storage_cache, self.meta.node_id
+        ReplicationMetrics(self.replicator, cache, node_id, self.registry)
         if self.replicator is not None:
             self.replicator.start()
             self._stack.callback(self.replicator.close)

@@ -10,7 +10,7 @@ from tests.meta.raft.cluster_in_process import ClusterInProcess, wait_until
 
 from penstock.meta import LeadingNode, TopicConfig
 from penstock.meta.raft.client import RaftMetaClient
-from penstock.meta.state.constants import STOPPING
+from penstock.meta.state.constants import OFFLINE, STOPPING
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 pytestmark = pytest.mark.timeout(300)
@@ -47,6 +47,28 @@ def test_a_member_gives_up_shards_and_groups_before_it_stops(cluster: ClusterInP
     assert states[leads] == STOPPING
     leaving.announce_stop()  # again: nothing changes
     assert left.list_shards(topic.topic_id) == shards
+
+
+def test_groups_of_a_fenced_node_are_led_by_another_one_without_a_timeout(
+    cluster: ClusterInProcess,
+) -> None:
+    def leader_of(name: str) -> int:
+        statuses = cluster.clients[1].raft_status
+        return next(status.leader for status in statuses if status.name == name)
+
+    def has_another_leader() -> bool:
+        """Return whether the leader of the offsets is not that of the metadata, and move it."""
+        metadata, offsets = leader_of("metadata"), leader_of("offset-0")
+        if metadata and metadata == offsets:
+            to = next(node for node in cluster.clients if node != metadata)
+            cluster.clients[metadata].transfer("offset-0", to)
+        return 0 not in {metadata, offsets} and metadata != offsets
+
+    wait_until(has_another_leader, "two nodes lead")
+    fenced = leader_of("offset-0")
+    # It is alive, so that no timeout of Raft ends its lead.
+    cluster.clients[leader_of("metadata")].set_node_status(fenced, OFFLINE)
+    wait_until(lambda: leader_of("offset-0") not in {0, fenced}, "another one leads")
 
 
 def test_a_clean_end_of_the_metadata_leader_is_not_reported_as_a_loss(

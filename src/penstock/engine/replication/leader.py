@@ -73,7 +73,16 @@ class FollowerProgress:
 
 
 class LeaderReplica:
-    __slots__ = ("_epoch_starts", "_followers", "_node_id", "_since", "assignment", "logs", "set")
+    __slots__ = (
+        "_epoch_starts",
+        "_followers",
+        "_last_ends",
+        "_node_id",
+        "_since",
+        "assignment",
+        "logs",
+        "set",
+    )
 
     def __init__(
         self, node_id: int, assignment: Assignment, logs: Sequence[ReplicaLog], now: float
@@ -87,6 +96,8 @@ class LeaderReplica:
             log.begin_epoch(assignment.leader_epoch)
         self._epoch_starts: Final = tuple(log.end for log in logs)
         self._followers: Final[dict[int, FollowerProgress]] = {}
+        self._last_ends: Final[dict[int, int]] = {}
+        """Where each replica was when it was last heard of; for metrics alone."""
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -134,6 +145,7 @@ class LeaderReplica:
         if progress is None:
             progress = self._followers[node] = FollowerProgress(self._since)
         progress.update(now, fetch, broker_epoch, self.ends)
+        self._last_ends[node] = fetch.positions[0].end
 
     def drop_follower(self, node: int) -> None:
         """Forget the position of a follower that has registered again: its log may be shorter."""
@@ -141,15 +153,12 @@ class LeaderReplica:
 
     def lags(self) -> dict[int, int]:
         """Return how many records each other replica lacks."""
-        end = self.logs[0].end
-        lags: dict[int, int] = {}
-        for node in self.assignment.replicas:
-            progress = self._followers.get(node)
-            has = progress is not None and bool(progress.positions)
-            known = progress.positions[0].end if progress is not None and has else 0
-            if node != self._node_id:
-                lags[node] = max(0, end - max(known, self.logs[0].start))
-        return lags
+        start, end = self.logs[0].start, self.logs[0].end
+        return {
+            node: max(0, end - max(self._last_ends.get(node, 0), start))
+            for node in self.assignment.replicas
+            if node != self._node_id
+        }
 
     # The commit offset
 

@@ -40,6 +40,7 @@ from penstock.meta.controller.decisions import (
 )
 from penstock.meta.controller.decommission import last_replica_shards, listed
 from penstock.meta.controller.shard_counts import ShardCounts
+from penstock.meta.events import NodePut
 from penstock.meta.raft.group.group_handle import GroupHandle
 from penstock.meta.raft.group.load import require_core
 from penstock.meta.raft.group.raft_group import RaftGroup
@@ -579,6 +580,11 @@ class RaftMetaClient(ClusterClient):
         self._watchers.enqueue(answer)
         if isinstance(answer, cmd.Applied) and not answer.repeated:
             self._counts.apply(answer.events)
+            for event in answer.events:
+                if isinstance(event, NodePut) and event.node.status == OFFLINE:
+                    # Groups that it led, other than this one, would wait for their timeouts; and
+                    # who leads its shards now asks them for transactions.
+                    self.node.succeed_leader(event.node.node_id)
         self._watchers_thread_wake.set()
 
     def _on_state_replaced(self) -> None:
