@@ -19,7 +19,7 @@ from penstock.meta.controller.decisions import (
     DRAINING,
     OFFLINE,
     ONLINE,
-    can_hold_shards,
+    can_replicate,
     failovers,
     lost_nodes,
     short_of_room,
@@ -276,7 +276,7 @@ def decide_placements(
     commands += moves(
         copied,
         {node.node_id for node in nodes},
-        {node.node_id for node in nodes if can_hold_shards(node)},
+        {node.node_id for node in nodes if can_replicate(node)},
         draining,
         {name: config.replication for name, config in configs.items()},
         short=short_of_room(nodes),

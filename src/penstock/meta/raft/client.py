@@ -480,7 +480,7 @@ class RaftMetaClient(ClusterClient):
         self, partitions: Iterable[int], replication: int, topic_id: str = ""
     ) -> tuple[cmd.Placement, ...]:
         known = list(NODES.scan(self._metadata.local))
-        nodes = storage_nodes(known, self._node_id)
+        nodes = storage_nodes(known, self._node_id, replication)
         own = load_of(SHARDS.scan(self._metadata.local, topic_id)) if topic_id else None
         load = replace(self._counts.load(), short=short_of_room(known))
         return place_shards(partitions, replication, nodes, load, own)
