@@ -419,7 +419,8 @@ class RaftMetaClient(ClusterClient):
         if lost and not is_forced:
             raise RequestError(
                 f"only node {node_id} has the records of {len(lost)} shards: {listed(lost)}. "
-                "Records are not moved between nodes; delete the topics first, or force it"
+                f"Move them (`penstock cluster reassign --remove {node_id} --yes`) or delete the "
+                "topics first, or force it"
             )
         self.membership.remove(node_id)
         # It may have been given some meanwhile.

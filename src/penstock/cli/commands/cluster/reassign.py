@@ -261,6 +261,46 @@ def _wait(client: RemoteMetaClient, moves: Sequence[ReplicaMove], seconds: float
             clock.wait(never, _POLL_INTERVAL_S)
 
 
+def move_replicas(client: RemoteMetaClient, old: int, new: int, wait_s: float) -> int:
+    """Let one node have the replicas of another; return of how many shards. Shards with one copy
+    stay."""
+    moves = [
+        ReplicaMove(shard.id, tuple(new if node == old else node for node in settled))
+        for shard in client.list_shards()
+        if old in (settled := [node for node in shard.replicas if node not in shard.removing])
+        and len(settled) > 1
+        and new not in settled
+    ]
+    for outcome in client.start_reassignments(moves):
+        if isinstance(outcome, StoreError):
+            raise outcome
+    if moves:
+        _wait(client, moves, wait_s)
+    return len(moves)
+
+
+def wait_for_drain(client: RemoteMetaClient, node: int, seconds: float) -> None:
+    """Wait until a node that drains has no replica of a shard that others have, too."""
+    clock, never = SystemClock(), threading.Event()
+    deadline = clock.monotonic() + seconds
+    first: int | None = None
+    with progress_bar() as show:
+        while True:
+            held = [one for one in client.list_shards() if node in one.replicas]
+            left = sum(1 for one in held if len(one.replicas) > 1)
+            first = left if first is None else max(first, left)
+            if show is not None and first:
+                show("moving", first - left, first)
+            if not left:
+                return
+            if clock.monotonic() > deadline:
+                raise DeadlineError(
+                    f"node {node} still has replicas of {count_text(left, 'shard')} after "
+                    f"{seconds:g} s: other nodes copy them, or none can take them"
+                )
+            clock.wait(never, _POLL_INTERVAL_S)
+
+
 def _arrived(client: RemoteMetaClient, moves: Sequence[ReplicaMove]) -> int:
     shards = {shard.id: shard for shard in client.list_shards()}
     return sum(
