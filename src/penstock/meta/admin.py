@@ -4,7 +4,14 @@ The interface for the command line; other packages import from `penstock.meta`.
 """
 
 from penstock.meta.client_api.local_reads import ANY_AGE, STALENESS_MS
-from penstock.meta.controller.decisions import DRAINING, ONLINE, Load, load_of, short_of_room
+from penstock.meta.controller.decisions import (
+    DRAINING,
+    ONLINE,
+    Load,
+    can_replicate,
+    load_of,
+    short_of_room,
+)
 from penstock.meta.controller.decommission import last_replica_shards, listed, lost_shards
 from penstock.meta.controller.reassignment_plans import plan_balance, plan_to
 from penstock.meta.controller.replica_status import (
@@ -29,6 +36,7 @@ __all__ = [
     "RemoteRows",
     "ReplicaProblem",
     "TopicReplicas",
+    "can_replicate",
     "last_replica_shards",
     "listed",
     "load_of",

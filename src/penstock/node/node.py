@@ -34,6 +34,7 @@ from penstock.engine.engine_identity import (
     reconcile_engines,
 )
 from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.replication import CoreOptions
 from penstock.engine.replication.runtime.metrics import ReplicationMetrics
 from penstock.engine.replication.runtime.proposals import ReplicaMetadata
 from penstock.engine.replication.runtime.replicator import Replicator
@@ -384,6 +385,7 @@ class Node:
             meta.channel("replicate"),
             self.clock,
             self._prepare_leading,
+            CoreOptions(catch_up_rate=self.settings.node.catch_up_rate),
         )
 
     def _add_metrics(self) -> None:

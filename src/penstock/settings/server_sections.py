@@ -59,6 +59,15 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
             "bootstrapped.",
         ),
     ] = 1
+    catch_up_rate: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 40,
+            description="Bytes per second that the node copies of shards of which it is not in "
+            "sync; 0: no limit.",
+        ),
+    ] = 0
     secret: Annotated[
         str,
         Meta(

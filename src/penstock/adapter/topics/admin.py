@@ -250,7 +250,7 @@ class TopicAdmin:
             replicas=replicas,
         )
         self._wait_for(topic)
-        if options:
+        if options and shard_config(before.config) != shard_config(topic.config):
             self._alter_shards(topic, range(before.partitions))
         if partitions is not None:
             # Also when they are not more than before: an earlier change may have been cut short.

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.engine.replication.assignment import Assignment
+from penstock.engine.replication.catch_up import CatchUpThrottle
 from penstock.engine.replication.counts import ReplicationCounts
 from penstock.engine.replication.effects import (
     Assigned,
@@ -78,6 +79,9 @@ class ReplicaCore:
         the metadata group was asked last."""
         self._unassigned: Final[dict[str, tuple[Assignment, float]]] = {}
         """Assignments that failed, and when."""
+        self._throttle: Final = CatchUpThrottle(self._options.catch_up_rate)
+        self._delayed: Final[set[str]] = set()
+        """Shards that are copied again when the throttle allows it."""
         self._sessions = 0
         self._turn: list[str] = []
         """Shards that ticks have yet to look at in this round."""
@@ -276,7 +280,8 @@ class ReplicaCore:
         """The safe end of a copy moved: the leader counts it from the next fetch on."""
         leader = follower.assignment.leader
         session = self._fetching.get(leader) if leader is not None else None
-        if session is not None and follower.may_fetch:
+        is_delayed = follower.assignment.shard in self._delayed
+        if session is not None and follower.may_fetch and not is_delayed:
             session.list_again(follower.assignment.shard)
             self._send_fetch(now, session)
 
@@ -296,6 +301,7 @@ class ReplicaCore:
             )
             if is_due:
                 self._answer(node, served, is_due=True)
+        self._list_delayed(now)
         for session in self._fetching.values():
             if session.is_waiting and now - session.asked_at > self._options.reply_s:
                 session.begin_again(self._next_session())
@@ -551,18 +557,18 @@ class ReplicaCore:
         for shard_reply in reply.shards:
             refused |= shard_reply.error is not FetchError.NONE
             try:
-                self._apply_reply(session, shard_reply)
+                self._apply_reply(now, session, shard_reply)
             except StoreError as error:
                 refused = True
                 self._fail(shard_reply.shard, error)
         if not refused:
             self._send_fetch(now, session)
 
-    def _apply_reply(self, session: FetchSession, reply: ShardReply) -> None:
+    def _apply_reply(self, now: float, session: FetchSession, reply: ShardReply) -> None:
         follower = self.followers.get(reply.shard)
         if follower is None or reply.shard not in session.shards:
             return
-        session.list_again(reply.shard)
+        self._list_again(now, session, follower, sum(len(one.data) for one in reply.streams))
         if reply.error is not FetchError.NONE:
             return
         end = follower.logs[0].end
@@ -581,6 +587,31 @@ class ReplicaCore:
         if follower.damage is not None:
             session.remove(reply.shard)
             self.effects.append(follower.damage)
+
+    def _list_again(
+        self, now: float, session: FetchSession, follower: FollowerReplica, size: int
+    ) -> None:
+        """Ask for more of a shard with the next fetch, or when the throttle allows it: `size` bytes
+        of it have come."""
+        assignment = follower.assignment
+        if self._node_id not in assignment.in_sync:
+            if size:
+                self._throttle.spend(now, size, assignment.throttle)
+            if not self._throttle.may_copy(now, assignment.throttle):
+                self._delayed.add(assignment.shard)
+                return
+        session.list_again(assignment.shard)
+
+    def _list_delayed(self, now: float) -> None:
+        for shard in sorted(self._delayed):
+            follower = self.followers.get(shard)
+            leader = None if follower is None else follower.assignment.leader
+            session = None if leader is None else self._fetching.get(leader)
+            if follower is None or session is None:
+                self._delayed.discard(shard)
+            elif self._throttle.may_copy(now, follower.assignment.throttle):
+                self._delayed.discard(shard)
+                session.list_again(shard)
 
     def _send(self, to: int, message: Message) -> None:
         self.effects.append(Send(to, message))

@@ -17,3 +17,5 @@ class CoreOptions(Struct, frozen=True):
     reply_size: int = 16 << 20
     shard_size: int = 1 << 20
     """Bytes of one log in one reply."""
+    catch_up_rate: int = 0
+    """Bytes per second that a node copies of shards of which it is not in sync; 0: no limit."""

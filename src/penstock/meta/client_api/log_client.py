@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from penstock.errors import BadRequestError
@@ -129,12 +129,14 @@ class ClusterClient(LogClient):
                 f"replicate: {', '.join(map(str, old))}; upgrade them, or create the topic with "
                 "replication = 1"
             )
-        able = storage_nodes(nodes, self._node_id)
+        able = storage_nodes(nodes, self._node_id, replication)
         if len(able) < replication:
             are_online = "is" if len(able) == 1 else "are"
+            others = len(storage_nodes(nodes, self._node_id) - able)
+            hint = f"; {others} more without the role `meta` hold no replicas" if others else ""
             raise BadRequestError(
                 f"replication {replication} needs {replication} nodes; {len(able)} {are_online} "
-                "online"
+                f"online{hint}"
             )
 
     def _check_reassignment(self) -> None:
@@ -146,6 +148,18 @@ class ClusterClient(LogClient):
                 "the number of copies of a shard, or the rate at which it is copied, cannot be "
                 f"changed while these nodes run an older release: {', '.join(map(str, old))}; "
                 "upgrade them"
+            )
+
+    def _check_replicas_on(self, nodes: Collection[int]) -> None:
+        unable = sorted(
+            node.node_id
+            for node in NODES.scan(self._reader)
+            if node.node_id in nodes and not node.address
+        )
+        if unable:
+            raise BadRequestError(
+                f"node {unable[0]} has no role `meta`, and so no internal port: records are not "
+                "copied to it or from it"
             )
 
     @property

@@ -7,7 +7,7 @@ holds and leads every shard.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from msgspec.structs import replace
@@ -183,6 +183,9 @@ class LogMetadataClient(LogNodeClient):
             self._check_replication(config.replication)
         if config.replication != before.config.replication:
             self._check_reassignment()
+        if is_copied_more:
+            shards = self.list_shards(before.topic_id)
+            self._check_replicas_on({node for shard in shards for node in shard.replicas})
 
     def delete_topic(self, topic_id: str) -> Topic:
         return self._done(cmd.DeleteTopic(topic_id), cmd.TopicResult).topic
@@ -353,6 +356,9 @@ class LogMetadataClient(LogNodeClient):
     def _check_reassignment(self) -> None:
         """Raise while a node runs a release that cannot change the number of copies of a shard, or
         limit the rate at which it is copied."""
+
+    def _check_replicas_on(self, nodes: Collection[int]) -> None:
+        """Raise when one of the nodes cannot copy shards."""
 
     def _place(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from penstock.errors import BadRequestError, StaleWriteError, StoreError, UnknownShardError
@@ -26,10 +26,14 @@ class LogReassignmentClient(LogReplicaClient):
     def _check_reassignment(self) -> None:
         """See `LogMetadataClient`."""
 
+    def _check_replicas_on(self, nodes: Collection[int]) -> None:
+        """See `LogMetadataClient`."""
+
     def start_reassignments(self, moves: Sequence[ReplicaMove]) -> list[Shard | StoreError]:
         if any(move.throttle or len(move.replicas) == 1 for move in moves):
             self._check_reassignment()
         targets = {move.shard: move for move in moves}
+        self._check_replicas_on({node for move in moves for node in move.replicas})
         if len(targets) != len(moves):
             raise BadRequestError("a shard is named twice in one reassignment")
 

@@ -19,7 +19,7 @@ from penstock.meta.controller.decisions import (
     DRAINING,
     OFFLINE,
     ONLINE,
-    can_hold_shards,
+    can_replicate,
     failovers,
     lost_nodes,
     short_of_room,
@@ -233,7 +233,7 @@ class ControllerLoop:
                 single.append(shard)
             elif topic.status == ACTIVE:
                 copied.append(shard)
-        commands = _placements(nodes, single, copied, topics)
+        commands = decide_placements(nodes, single, copied, topics)
         if not commands and is_balancing:
             online = {node.node_id for node in nodes if node.status == ONLINE}
             commands += _elections(self._preferred.check(copied, online))
@@ -255,7 +255,7 @@ class ControllerLoop:
         return self._liveness.alive(self._node_id, status) | self._beats.alive(marks)
 
 
-def _placements(
+def decide_placements(
     nodes: Sequence[Node],
     single: Sequence[Shard],
     copied: Sequence[Shard],
@@ -277,7 +277,7 @@ def _placements(
     commands += moves(
         copied,
         {node.node_id for node in nodes},
-        {node.node_id for node in nodes if can_hold_shards(node)},
+        {node.node_id for node in nodes if can_replicate(node)},
         draining,
         {name: config.replication for name, config in configs.items()},
         short=short_of_room(nodes),

@@ -76,6 +76,12 @@ def can_hold_shards(node: Node) -> bool:
     return node.status == ONLINE and STORAGE_LISTENER in node.listeners
 
 
+def can_replicate(node: Node) -> bool:
+    """Return whether a node can have one of several replicas: copies are sent between the internal
+    ports, which nodes without the role `meta` do not have."""
+    return can_hold_shards(node) and bool(node.address)
+
+
 def short_of_room(nodes: Iterable[Node]) -> frozenset[int]:
     """Return the nodes with less than a tenth of the free disk of the node that has most. A node
     that has not reported any is not among them."""
@@ -84,8 +90,9 @@ def short_of_room(nodes: Iterable[Node]) -> frozenset[int]:
     return frozenset(node for node, size in free.items() if size * _SHORT < most)
 
 
-def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
-    """Return the nodes that new shards may be placed on: those that serve other nodes' requests.
+def storage_nodes(nodes: Iterable[Node], asking: int, replication: int = 1) -> set[int]:
+    """Return the nodes that new shards may be placed on: those that serve other nodes' requests,
+    and with several replicas can copy them.
 
     A node that does not serve them has no way to the others, either, and keeps its shards.
     """
@@ -93,7 +100,7 @@ def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
     for node in nodes:
         if node.node_id == asking and STORAGE_LISTENER not in node.listeners:
             return {asking}
-        if can_hold_shards(node):
+        if can_replicate(node) if replication > 1 else can_hold_shards(node):
             able.add(node.node_id)
     return able or {asking}
 

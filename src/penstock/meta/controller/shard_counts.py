@@ -11,7 +11,15 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from penstock.meta.controller.decisions import Load
-from penstock.meta.events import Event, NodePut, NodeRemoved, ShardDeleted, ShardPut, TopicDeleted
+from penstock.meta.events import (
+    Event,
+    NodePut,
+    NodeRemoved,
+    ShardDeleted,
+    ShardPut,
+    TopicDeleted,
+    TopicPut,
+)
 from penstock.meta.state.metadata.rows import SHARDS
 from penstock.meta.state.model import Shard
 from penstock.meta.state.view import Reader
@@ -29,7 +37,7 @@ class ShardCounts:
         self._replicas: Counter[int] = Counter()
         self._leaders: Counter[int] = Counter()
         self.changes = 0
-        """Grows with every change of a shard or a node: decisions are then made again."""
+        """Grows with every change of a shard, a topic or a node: decisions are then made again."""
 
     def reset(self, reader: Reader) -> None:
         """Begin with the shards that there are."""
@@ -51,7 +59,7 @@ class ShardCounts:
                     case ShardDeleted(topic_id, partition):
                         self._drop((topic_id, partition))
                         self.changes += 1
-                    case NodePut() | NodeRemoved() | TopicDeleted():
+                    case NodePut() | NodeRemoved() | TopicPut() | TopicDeleted():
                         self.changes += 1
                     case _:
                         pass

@@ -438,7 +438,8 @@ class RaftMetaClient(ClusterClient):
         if lost and not is_forced:
             raise RequestError(
                 f"only node {node_id} has the records of {len(lost)} shards: {listed(lost)}. "
-                "Records are not moved between nodes; delete the topics first, or force it"
+                f"Move them (`penstock cluster reassign --remove {node_id} --yes`) or delete the "
+                "topics first, or force it"
             )
         self.membership.remove(node_id)
         # It may have been given some meanwhile.
@@ -499,7 +500,7 @@ class RaftMetaClient(ClusterClient):
         self, partitions: Iterable[int], replication: int, topic_id: str = ""
     ) -> tuple[cmd.Placement, ...]:
         known = list(NODES.scan(self._metadata.local))
-        nodes = storage_nodes(known, self._node_id)
+        nodes = storage_nodes(known, self._node_id, replication)
         own = load_of(SHARDS.scan(self._metadata.local, topic_id)) if topic_id else None
         load = replace(self._counts.load(), short=short_of_room(known))
         return place_shards(partitions, replication, nodes, load, own, racks_of(known))

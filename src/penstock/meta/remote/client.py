@@ -92,6 +92,8 @@ class RemoteMetaClient(ClusterClient):
         self._place_until = 0.0
         self._places: set[int] = set()
         self._racks: dict[int, str] = {}
+        self._copying: set[int] = set()
+        """Those of the places that can have one of several replicas."""
         self._load = Load()
         self._closing = threading.Event()
         # Its own connection: a call that waits for a node that hangs must not hold up the beats.
@@ -173,13 +175,13 @@ class RemoteMetaClient(ClusterClient):
                 nodes = list(NODES.scan(rows))
                 self._places = storage_nodes(nodes, self._node_id)
                 self._racks = racks_of(nodes)
+                self._copying = storage_nodes(nodes, self._node_id, 2)
                 # A single candidate needs no comparison.
                 load = load_of(SHARDS.scan(rows)) if len(self._places) > 1 else Load()
                 self._load = Load(load.replicas, load.leaders, short_of_room(nodes))
                 self._place_until = now + _PLACES_KNOWN_S
-            placed = place_shards(
-                partitions, replication, self._places, self._load, own, self._racks
-            )
+            places = self._copying if replication > 1 else self._places
+            placed = place_shards(partitions, replication, places, self._load, own, self._racks)
             own = load_of_placements(placed)
             self._load = Load(
                 Counter(self._load.replicas) + Counter(own.replicas),

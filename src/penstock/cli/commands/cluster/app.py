@@ -9,11 +9,11 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.commands.cluster.reassign import reassign
+from penstock.cli.commands.cluster.reassign import move_replicas, reassign, wait_for_drain
 from penstock.cli.commands.cluster.recovery import recover
 from penstock.cli.commands.cluster.replicas import elect, quarantine, replica_lines
 from penstock.cli.commands.cluster.up import up
-from penstock.cli.output import print_line
+from penstock.cli.output import count_text, print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.errors import (
     BadRequestError,
@@ -240,13 +240,18 @@ def replace(
     wait: Wait = 60.0,
     force: Force = False,
 ) -> None:
-    """Wait until a new node votes in all Raft groups, then remove an old one.
+    """Wait until a new node votes in all Raft groups, move the old one's replicas, and remove it.
 
-    Only metadata moves to the new node; records do not (see `remove`).
+    Records of topics with one copy stay where they are (see `remove`).
     """
     with _connection(server) as connection:
         _wait_for_voter(connection, new, wait)
+        addresses = check_addresses(server or DEFAULT_ADDRESS)
+        with closing(RemoteMetaClient(addresses, node_id=1, deadline_s=_DEADLINE_S)) as client:
+            moved = move_replicas(client, old, new, wait)
         lost = _remove(connection, old, is_forced=force)
+    if moved:
+        print_line(f"moved {count_text(moved, 'shard')} to node {new}")
     print_line(f"node {new} replaced node {old}")
     _print_lost(old, lost)
 
@@ -295,12 +300,18 @@ def accept_loss(
 def drain(
     node: Annotated[int, typer.Argument(metavar="NODE", help="ID of the node.")],
     undo: Annotated[bool, typer.Option("--undo", help="Undo the drain.")] = False,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", help="Wait until its replicas have moved."),
+    ] = 0.0,
     server: Server = None,
 ) -> None:
     """Place no new shards on a node, let other replicas lead, and move its replicas elsewhere."""
     addresses = check_addresses(server or DEFAULT_ADDRESS)
     with closing(RemoteMetaClient(addresses, node_id=node, deadline_s=_DEADLINE_S)) as client:
         client.set_node_status(node, ONLINE if undo else DRAINING)
+        if wait and not undo:
+            wait_for_drain(client, node, wait)
         stay = [] if undo else last_replica_shards(RemoteRows(client.connection, 0), node)
     print_line(f"node {node} {'is online again' if undo else 'is draining'}")
     if stay:

@@ -16,7 +16,7 @@ from penstock.cli.quantities import read_size
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.errors import BadRequestError, DeadlineError, RequestError, StoreError
 from penstock.meta import RemoteMetaClient, ReplicaMove, Shard, Topic
-from penstock.meta.admin import ONLINE, plan_balance, plan_to, short_of_room
+from penstock.meta.admin import can_replicate, plan_balance, plan_to, short_of_room
 from penstock.node.connect_store import check_addresses
 from penstock.platform.clock import SystemClock
 from penstock.record import ShardId
@@ -135,7 +135,7 @@ def _plan(
     throttle: int,
 ) -> list[ReplicaMove]:
     nodes = client.list_nodes()
-    able = [node.node_id for node in nodes if node.status == ONLINE and "storage" in node.listeners]
+    able = [node.node_id for node in nodes if can_replicate(node)]
     if to is not None and remove is not None:
         raise BadRequestError("name --to or --remove, not both")
     if remove is not None and remove not in {node.node_id for node in nodes}:
@@ -143,7 +143,9 @@ def _plan(
     targets = _nodes(to) if to is not None else [node for node in able if node != remove]
     missing = [node for node in targets if node not in able]
     if missing:
-        raise BadRequestError(f"node {missing[0]} is not online, or stores no records")
+        raise BadRequestError(
+            f"node {missing[0]} is not online, stores no records, or has no role `meta`"
+        )
     make = plan_balance if to is None and remove is None else plan_to
     moves = make(_shards(client, topics), targets, short_of_room(nodes))
     return [msgspec.structs.replace(move, throttle=throttle) for move in moves]
@@ -255,6 +257,46 @@ def _wait(client: RemoteMetaClient, moves: Sequence[ReplicaMove], seconds: float
                 raise DeadlineError(
                     f"{left} of {len(moves)} shards still move after {seconds:g} s; see `penstock "
                     "cluster reassign --status`"
+                )
+            clock.wait(never, _POLL_INTERVAL_S)
+
+
+def move_replicas(client: RemoteMetaClient, old: int, new: int, wait_s: float) -> int:
+    """Let one node have the replicas of another; return of how many shards. Shards with one copy
+    stay."""
+    moves = [
+        ReplicaMove(shard.id, tuple(new if node == old else node for node in settled))
+        for shard in client.list_shards()
+        if old in (settled := [node for node in shard.replicas if node not in shard.removing])
+        and len(settled) > 1
+        and new not in settled
+    ]
+    for outcome in client.start_reassignments(moves):
+        if isinstance(outcome, StoreError):
+            raise outcome
+    if moves:
+        _wait(client, moves, wait_s)
+    return len(moves)
+
+
+def wait_for_drain(client: RemoteMetaClient, node: int, seconds: float) -> None:
+    """Wait until a node that drains has no replica of a shard that others have, too."""
+    clock, never = SystemClock(), threading.Event()
+    deadline = clock.monotonic() + seconds
+    first: int | None = None
+    with progress_bar() as show:
+        while True:
+            held = [one for one in client.list_shards() if node in one.replicas]
+            left = sum(1 for one in held if len(one.replicas) > 1)
+            first = left if first is None else max(first, left)
+            if show is not None and first:
+                show("moving", first - left, first)
+            if not left:
+                return
+            if clock.monotonic() > deadline:
+                raise DeadlineError(
+                    f"node {node} still has replicas of {count_text(left, 'shard')} after "
+                    f"{seconds:g} s: other nodes copy them, or none can take them"
                 )
             clock.wait(never, _POLL_INTERVAL_S)
 

@@ -109,6 +109,8 @@ class ShardReplicas:
         records, companion = self.logs(shard)
         companion.set_commit(companion.end)
         records.set_commit(records.end)
+        # A replay of the log takes these commands for ones that were not committed.
+        self._parts.checkpoint()
         both = (log, self._parts.commands.companion(log))
         with self._opening, log.log.lock:
             for each in both:

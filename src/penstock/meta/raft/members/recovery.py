@@ -28,6 +28,7 @@ from penstock.meta.raft.network.credentials import Stored, load_stored, put_stor
 from penstock.meta.rejections import encode_checked
 from penstock.meta.standalone.log import METADATA
 from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.rows import NODES
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
@@ -127,14 +128,19 @@ def _load(database: Database) -> tuple[fmt.Identity, list[Loaded]]:
 
 def _member_removals(database: Database, group: Loaded, now_ms: int) -> list[bytes]:
     """Return the requests that remove the rows of all other members, those included that the log
-    adds later."""
+    adds later, and take them out of the replica sets."""
     rows = UnflushedRows(database, METADATA.state_family, METADATA.number, group.generation)
     own = fmt.decode_identity(database.get(fmt.META_LOG, fmt.IDENTITY_KEY) or b"").node_id
     nodes = {member.node_id for member in read_members(rows)} | _nodes(group.configuration)
-    return [
-        encode_checked(cmd.Request(now_ms, cmd.RemoveMember(node)))
-        for node in sorted(nodes - {own})
-    ]
+    # A node that runs without being a member may register again; those that were members are out
+    # of the replica sets with their rows.
+    registered = {node.node_id for node in NODES.scan(rows)}
+    commands: list[cmd.Command] = []
+    for node in sorted(nodes - {own}):
+        commands.append(cmd.RemoveMember(node))
+        if node in registered:
+            commands.append(cmd.RemoveNode(node))
+    return [encode_checked(cmd.Request(now_ms, command)) for command in commands]
 
 
 def make_alone(

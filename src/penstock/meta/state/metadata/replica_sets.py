@@ -59,6 +59,8 @@ def follow_config(shard: Shard, before: TopicConfig, config: TopicConfig) -> Sha
         after = replace(after, min_insync=0)
     if shard_min_insync(after, config) != old:
         after = change_min_insync(after)
+    if not is_replicated(after, config):
+        after = _as_single(after)
     if after == shard and is_replicated(shard, before) == is_replicated(shard, config):
         return shard
     return replace(after, partition_epoch=shard.partition_epoch + 1)
@@ -321,7 +323,12 @@ def _drop(shard: Shard, nodes: tuple[int, ...], *, brokers: BrokerEpochs, min_in
         settled = without_node(
             settled, node, brokers=brokers, min_insync=min_insync, is_proven=False
         )
-    if len(settled.replicas) == 1 and settled.eligible == settled.replicas:
-        # The only replica that is left, and none in sync: its rules are those of one copy.
-        settled = replace(settled, in_sync=settled.replicas, eligible=())
-    return settled
+    return _as_single(settled) if len(settled.replicas) == 1 else settled
+
+
+def _as_single(shard: Shard) -> Shard:
+    """Return a shard whose only replica is in sync, if it may lead: the rules of one copy know no
+    other."""
+    if shard.eligible != shard.replicas:
+        return shard
+    return replace(shard, in_sync=shard.replicas, eligible=())

@@ -97,8 +97,8 @@ def alter_topic(view: View, command: AlterTopic, moment: Moment) -> Change | Rej
     if topic.config.replication != config.replication and _has_lost(view, topic):
         return Rejected(
             "bad_request",
-            f"shards of topic {topic.name!r} are lost: accept the loss before its replication is "
-            "changed",
+            f"no replica has all records of some shards of topic {topic.name!r}: elect leaders for "
+            "them, or accept their loss, before its replication is changed",
         )
     altered = replace(topic, partitions=partitions, config=config, revision=moment.revision)
     TOPICS.put(view, altered, altered.topic_id)
@@ -109,7 +109,10 @@ def alter_topic(view: View, command: AlterTopic, moment: Moment) -> Change | Rej
 
 
 def _has_lost(view: View, topic: Topic) -> bool:
-    return any(shard.status == LOST for shard in SHARDS.scan(view, topic.topic_id))
+    return any(
+        shard.status == LOST or not (shard.in_sync or shard.eligible)
+        for shard in SHARDS.scan(view, topic.topic_id)
+    )
 
 
 def _replicas_of(config: TopicConfig) -> tuple[int, int]:

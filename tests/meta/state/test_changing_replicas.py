@@ -1,0 +1,248 @@
+"""Reassignments, more and fewer replicas: the rules case by case, and random histories in which
+every replica that counts has every committed record."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.meta.controller.controller_loop import decide_placements
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata import replica_sets as rules
+from penstock.meta.state.metadata.machine import apply
+from penstock.meta.state.metadata.rows import NODES, SHARDS, TOPICS
+from penstock.meta.state.model import Shard, TopicConfig
+from penstock.meta.state.view import MemoryView
+
+BROKERS = {1: 11, 2: 12, 3: 13, 4: 14}
+
+
+def shard(replicas: tuple[int, ...], in_sync: tuple[int, ...], leader: int | None = 1) -> Shard:
+    return Shard(
+        topic_id="t",
+        partition=0,
+        replicas=replicas,
+        in_sync=in_sync,
+        leader=leader,
+        leader_epoch=5,
+        partition_epoch=7,
+        active_segment=0,
+        first_segment=0,
+        status="active",
+        revision=1,
+    )
+
+
+def moved(before: Shard, *target: int, min_insync: int = 2) -> Shard:
+    outcome = rules.reassign(before, target, brokers=BROKERS, min_insync=min_insync)
+    assert isinstance(outcome, Shard)
+    return outcome
+
+
+def test_old_replicas_stay_until_the_new_ones_are_in_sync() -> None:
+    moving = moved(shard((1, 2, 3), (1, 2, 3)), 2, 3, 4)
+    assert (moving.replicas, moving.adding, moving.removing) == ((2, 3, 4, 1), (4,), (1,))
+    assert (moving.leader, moving.preferred_leader) == (1, 2)
+    joined = replace(moving, in_sync=(1, 2, 3, 4))
+    done = rules.complete_reassignment(joined, brokers=BROKERS, min_insync=2)
+    assert (done.replicas, done.in_sync, done.is_moving) == ((2, 3, 4), (2, 3, 4), False)
+    assert (done.leader, done.leader_epoch) == (2, 6), "the removed replica leads no more"
+
+
+def test_a_shard_that_gets_more_replicas_keeps_its_minimum_until_they_are_in_sync() -> None:
+    before, config = TopicConfig(), TopicConfig(replication=3)
+    growing = rules.follow_config(shard((1,), (1,)), before, config)
+    assert (growing.min_insync, growing.partition_epoch) == (1, 8)
+    assert rules.shard_min_insync(growing, config) == 1
+    assert rules.with_topic_minimum(growing, config) == growing
+    joined = rules.with_topic_minimum(replace(growing, in_sync=(1, 2)), config)
+    assert rules.shard_min_insync(joined, config) == 2
+
+
+def test_a_higher_minimum_alone_counts_immediately() -> None:
+    before = TopicConfig(replication=3, min_insync=1)
+    after = rules.follow_config(shard((1, 2, 3), (1,)), before, TopicConfig(replication=3))
+    assert after.min_insync == 0
+
+
+def test_a_replica_that_is_the_only_one_left_counts_as_in_sync() -> None:
+    moving = replace(
+        shard((2, 1), (), leader=None), eligible=(1,), adding=(2,), removing=(1,), last_leader=1
+    )
+    cancelled = rules.cancel_reassignment(moving, brokers=BROKERS, min_insync=1)
+    assert isinstance(cancelled, Shard)
+    assert (cancelled.replicas, cancelled.in_sync, cancelled.eligible) == ((1,), (1,), ())
+
+
+class History:
+    """One shard on four nodes. Which records a node has is modelled; the metadata are real."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.view = MemoryView()
+        self.has: dict[int, set[int]] = {node: set() for node in range(1, 5)}
+        """The records on each node, committed or not."""
+        self.committed: set[int] = set()
+        self.records = 0
+        self.runs = 0
+        for node in self.has:
+            self.register(node)
+        config = TopicConfig(replication=self.random.choice([1, 3]))
+        replicas = (1, 2, 3)[: config.replication]
+        placement = cmd.Placement(0, replicas, 1)
+        self.run(cmd.CreateTopic("t", "default", "t", 1, config, (placement,)))
+
+    def run(self, command: cmd.Command) -> cmd.Applied | Rejected:
+        answer = apply(self.view, cmd.Request(1, command))
+        self.check()
+        return answer
+
+    def register(self, node: int) -> None:
+        known = NODES.get(self.view, node)
+        self.runs += 1
+        self.run(
+            cmd.RegisterNode(
+                node,
+                "h",
+                {"storage": f"h:{node}"},
+                ("replication", "reassignment"),
+                f"run-{self.runs}",
+                "S",
+                is_proven=known is not None,
+                previous_epoch=0 if known is None else known.epoch,
+            )
+        )
+
+    @property
+    def shard(self) -> Shard:
+        found = SHARDS.get(self.view, "t", 0)
+        assert found is not None
+        return found
+
+    @property
+    def config(self) -> TopicConfig:
+        topic = TOPICS.get(self.view, "t")
+        assert topic is not None
+        return topic.config
+
+    def check(self) -> None:
+        found = SHARDS.get(self.view, "t", 0)
+        if found is None:
+            return
+        assert len(set(found.replicas)) == len(found.replicas) >= 1
+        for node in (*found.in_sync, *found.eligible):
+            assert node in found.replicas
+            assert self.committed <= self.has[node], f"node {node} lacks records: {found}"
+        assert found.leader is None or found.leader in found.in_sync
+
+    # Steps
+
+    def write(self) -> None:
+        shard = self.shard
+        if shard.leader is None:
+            return
+        self.records += 1
+        self.has[shard.leader].add(self.records)
+        for node in shard.in_sync:
+            if node != shard.leader and self.random.random() < 0.7:
+                self.has[node] = set(self.has[shard.leader])
+        self.commit()
+
+    def commit(self) -> None:
+        shard = self.shard
+        if shard.leader is not None and len(shard.in_sync) >= rules.shard_min_insync(
+            shard, self.config
+        ):
+            self.committed |= set.intersection(*(self.has[node] for node in shard.in_sync))
+
+    def copy(self) -> None:
+        """A replica copies all, and its leader lets it join."""
+        shard = self.shard
+        online = {node.node_id: node.epoch for node in NODES.scan(self.view) if _is_online(node)}
+        others = [node for node in shard.replicas if node != shard.leader and node in online]
+        if shard.leader is None or not others:
+            return
+        node = self.random.choice(others)
+        self.has[node] = set(self.has[shard.leader])
+        members = tuple(dict.fromkeys((*shard.in_sync, node)))
+        if not rules.is_replicated(shard, self.config):
+            return
+        self.propose(shard, tuple(member for member in members if member in online))
+
+    def shrink(self) -> None:
+        shard = self.shard
+        if shard.leader is not None and len(shard.in_sync) > 1:
+            self.propose(shard, (shard.leader,))
+
+    def propose(self, shard: Shard, members: tuple[int, ...]) -> None:
+        epochs = {node.node_id: node.epoch for node in NODES.scan(self.view)}
+        assert shard.leader is not None
+        change = cmd.InSyncChange(
+            "t",
+            0,
+            shard.leader_epoch,
+            shard.partition_epoch,
+            tuple((member, epochs[member]) for member in members),
+        )
+        self.run(cmd.ChangeInSyncSets(shard.leader, epochs[shard.leader], (change,)))
+        self.commit()
+
+    def reassign(self) -> None:
+        nodes = self.random.sample(range(1, 5), self.config.replication)
+        self.run(cmd.ReassignReplicas("t", 0, self.shard.partition_epoch, tuple(nodes)))
+
+    def cancel(self) -> None:
+        self.run(cmd.CancelReassignment("t", 0))
+
+    def alter(self) -> None:
+        replication = self.random.choice([1, 2, 3, 3])
+        minimum = self.random.choice([None, 1, replication])
+        config = TopicConfig(replication=replication, min_insync=minimum)
+        self.run(cmd.AlterTopic("t", config=config))
+
+    def fence(self) -> None:
+        self.run(cmd.SetNodeStatus(self.random.randint(1, 4), "offline"))
+
+    def restart(self) -> None:
+        self.register(self.random.randint(1, 4))
+
+    def decide(self) -> None:
+        """A round of the controller."""
+        nodes = list(NODES.scan(self.view))
+        topics = {topic.topic_id: topic for topic in TOPICS.scan(self.view)}
+        shard = self.shard
+        is_copied = rules.is_replicated(shard, self.config)
+        single, copied = ([], [shard]) if is_copied else ([shard], [])
+        for command in decide_placements(nodes, single, copied, topics):
+            self.run(command)
+
+
+def _is_online(node: object) -> bool:
+    return getattr(node, "status", "") != "offline"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_replica_that_counts_has_every_committed_record_in_random_histories(seed: int) -> None:
+    history = History(seed)
+    steps = [
+        *(history.write, history.write, history.copy, history.copy, history.copy),
+        *(history.decide, history.decide, history.shrink, history.reassign, history.cancel),
+        *(history.alter, history.fence, history.restart),
+    ]
+    for _ in range(120):
+        history.random.choice(steps)()
+        history.check()
+    for node in history.has:
+        history.register(node)
+    for _ in range(300):
+        history.decide()
+        history.copy()
+    shard = history.shard
+    assert not shard.is_moving, shard
+    assert shard.leader is not None
+    assert len(shard.replicas) == history.config.replication
+    assert set(shard.in_sync) == set(shard.replicas)
+    assert shard.min_insync == 0
