@@ -296,11 +296,9 @@ class ReplicaCore:
             if now - failed_at > self._options.retry_s:
                 self._try_to_assign(now, assignment)
         for node, served in self._serving.items():
-            is_due = served.parked_at is not None and (
-                now - served.parked_at >= self._options.wait_s
-            )
-            if is_due:
-                self._answer(node, served, is_due=True)
+            if served.parked_at is not None:
+                is_due = now - served.parked_at >= self._options.wait_s
+                self._answer(node, served, is_due=is_due, is_tick=True)
         self._list_delayed(now)
         for session in self._fetching.values():
             if session.is_waiting and now - session.asked_at > self._options.reply_s:
@@ -462,10 +460,14 @@ class ReplicaCore:
             return None
         return fetch.shard
 
-    def _answer(self, node: int, session: ServedSession, *, is_due: bool = False) -> None:
-        """Answer a parked fetch if there is something to say."""
+    def _answer(
+        self, node: int, session: ServedSession, *, is_due: bool = False, is_tick: bool = False
+    ) -> None:
+        """Answer a parked fetch if there is something to say. News of commit offsets alone wait for
+        the next records, or for a tick: without that, every write would take two rounds."""
         left = min(session.max_size, self._options.reply_size)
         replies: list[ShardReply] = []
+        commits: list[ShardReply] = []
         for shard in session.drain_ready():
             if left <= 0:
                 session.wake(shard)
@@ -476,9 +478,15 @@ class ReplicaCore:
                 self._fail(shard, error)  # the next progress, or tick, wakes the shard again
                 continue
             if reply is not None:
-                replies.append(reply)
+                (commits if _has_only_commits(reply) else replies).append(reply)
                 left -= sum(len(stream.data) for stream in reply.streams)
-                session.answered(shard)
+        if replies or is_due or is_tick:
+            replies += commits
+        else:
+            for reply in commits:
+                session.wake(reply.shard)
+        for reply in replies:
+            session.answered(reply.shard)
         if replies or is_due:
             session.parked_at = None
             last, session.last_reply = session.last_reply, session.sequence
@@ -615,6 +623,14 @@ class ReplicaCore:
 
     def _send(self, to: int, message: Message) -> None:
         self.effects.append(Send(to, message))
+
+
+def _has_only_commits(reply: ShardReply) -> bool:
+    """Say whether a reply has nothing for a follower but commit offsets."""
+    return reply.error is FetchError.NONE and all(
+        not stream.data and stream.cut_end < 0 and stream.start <= stream.position
+        for stream in reply.streams
+    )
 
 
 def _read(log: ReplicaLog, offset: int, max_size: int) -> StreamReply:
