@@ -385,7 +385,10 @@ class Node:
             meta.channel("replicate"),
             self.clock,
             self._prepare_leading,
-            CoreOptions(catch_up_rate=self.settings.node.catch_up_rate),
+            CoreOptions(
+                catch_up_rate=self.settings.node.catch_up_rate,
+                sends_commits=bool(self.settings.node.rack),  # consumers read from their rack
+            ),
         )
 
     def _add_metrics(self) -> None:

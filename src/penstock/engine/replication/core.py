@@ -464,7 +464,8 @@ class ReplicaCore:
         self, node: int, session: ServedSession, *, is_due: bool = False, is_tick: bool = False
     ) -> None:
         """Answer a parked fetch if there is something to say. News of commit offsets alone wait for
-        the next records, or for a tick: without that, every write would take two rounds."""
+        the next records, or for a tick, unless followers have readers, too: without that, every
+        write would take two rounds."""
         left = min(session.max_size, self._options.reply_size)
         replies: list[ShardReply] = []
         commits: list[ShardReply] = []
@@ -480,7 +481,7 @@ class ReplicaCore:
             if reply is not None:
                 (commits if _has_only_commits(reply) else replies).append(reply)
                 left -= sum(len(stream.data) for stream in reply.streams)
-        if replies or is_due or is_tick:
+        if replies or is_due or is_tick or self._options.sends_commits:
             replies += commits
         else:
             for reply in commits:

@@ -19,3 +19,5 @@ class CoreOptions(Struct, frozen=True):
     """Bytes of one log in one reply."""
     catch_up_rate: int = 0
     """Bytes per second that a node copies of shards of which it is not in sync; 0: no limit."""
+    sends_commits: bool = False
+    """Whether followers learn immediately of commit offsets, because they serve readers."""
