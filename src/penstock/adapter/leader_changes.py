@@ -2,8 +2,8 @@
 
 `NotLeaderError` says that nothing was done: the metadata of this node are older than those of the
 leader, the new leader is not ready, or the old one is about to stop. The call is made again until
-the shard has a leader that serves it, for a bounded time. A shard without a replica that may lead
-is not waited for.
+the shard has a leader that serves it, for a bounded time. A shard with one copy, or without a
+replica that may lead, is not waited for.
 """
 
 from __future__ import annotations
@@ -71,4 +71,6 @@ class LeaderChanges:
 
     def _has_leader(self, shard: str) -> bool:
         entry = self._handler.cache.shards.get(shard)
-        return entry is not None and entry.meta is not None and entry.meta.leader is not None
+        if entry is None or entry.meta is None or not entry.is_replicated:
+            return False
+        return entry.meta.leader is not None

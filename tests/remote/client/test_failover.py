@@ -57,6 +57,19 @@ class Fake:
         return behaviour
 
 
+def test_a_call_that_was_not_sent_goes_to_the_next_server_also_when_it_may_not_be_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unsent = UnansweredError(DeadlineError("failed to connect"), is_sent=False)
+    fake = Fake(monkeypatch, unsent, "from b")
+    assert fake.servers.call(fake.attempt, 5.0) == "from b"
+    assert fake.asked == ["a", "b"]
+    fake = Fake(monkeypatch, LOST, "from b")
+    with pytest.raises(DeadlineError, match="the outcome is unknown"):
+        fake.servers.call(fake.attempt, 5.0)
+    assert fake.asked == ["a"]
+
+
 def test_a_call_goes_to_the_first_server_that_is_there_and_stays_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,6 +14,7 @@ from tests.remote.monitoring.test_metrics import CLUSTER, SETTINGS, scrape
 import penstock
 from penstock.errors import BadRequestError
 from penstock.meta import PeerNetwork
+from penstock.remote.peers.replica_positions import ask_positions
 from penstock.remote.server.node_server import Server
 from penstock.settings import merge_settings
 
@@ -108,6 +109,10 @@ def test_nodes_of_a_cluster_move_the_metrics_of_replication(tmp_path: Path) -> N
                 wait_until(partial(has_copied, node), "the followers copy")
                 assert total("penstock_replica_copied_bytes_total", node) >= 20 * 91
                 wait_until(partial(is_zero, partial(lag_of, node, leader)), "no lag")
+            topic_id = servers[1].node.broker_cache.get_topic("t").topic_id
+            for server in servers.values():
+                (position,) = ask_positions(f"127.0.0.1:{server.port}", topic_id, [0]).values()
+                assert (position.start, position.end) == (0, 20)
             servers[first].close()
             topic.write(b"one node is gone")
             assert total("penstock_in_sync_shrinks_total", leader) == 1
