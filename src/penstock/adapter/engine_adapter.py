@@ -54,6 +54,7 @@ class EngineStorageAdapter:
         self.write_batch: Final = handler.write_batch
         self.batch_reader: Final = handler.batch_reader
         self.following_engine: Final = handler.following_engine
+        self.guard_read: Final = handler.guard_read
         self.end_transaction: Final = handler.end_transaction
 
     def write_may_wait(self, flush: str, replication: int = 1) -> bool:

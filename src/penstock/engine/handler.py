@@ -257,7 +257,11 @@ class StorageEngineHandler(StableReads):
         engine = self._reader(entry)
         if isinstance(engine, BatchEngine):
             return engine.epoch_end(entry.id, epoch)
-        return epoch, engine.shard_info(entry.id).commit
+        commit = engine.shard_info(entry.id).commit
+        if entry.replica is None:
+            return epoch, commit  # it was never led by another node
+        found, end = entry.replica.logs[0].epoch_end(epoch)
+        return found, min(end, commit)
 
     def batch_reader(self, entry: ShardEntry) -> BatchEngine | None:
         """Return the engine that has a shard's Kafka batches as they came, if one has."""

@@ -15,7 +15,13 @@ from penstock.engine.replication import Assignment, ReplicaCore, ReplicaLog
 from penstock.engine.replication.follower import FollowerReplica
 from penstock.engine.replication.in_sync_set import InSyncSet
 from penstock.engine.replication.leader import LeaderReplica
-from penstock.engine.replication.messages import Fetch, FetchError
+from penstock.engine.replication.messages import (
+    Fetch,
+    FetchError,
+    ShardFetch,
+    StreamPosition,
+    StreamReply,
+)
 from penstock.meta.state.metadata import replica_sets
 from penstock.meta.state.model import Shard
 
@@ -179,6 +185,44 @@ def add_replicas_that_do_not_know_they_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderReplica, "_may_join", may_join)
 
 
+def give_up_records_that_other_replicas_have(patch: pytest.MonkeyPatch) -> None:
+    def give_up(
+        self: LeaderReplica, _now: float, _wait_s: float, _sessions: Mapping[int, int]
+    ) -> None:
+        for log in self.logs:
+            if log.damaged_at is not None:
+                log.give_up_damaged(log.damaged_at)
+
+    patch.setattr(LeaderReplica, "give_up_damaged", give_up)
+
+
+def count_damaged_records(patch: pytest.MonkeyPatch) -> None:
+    def fetch(self: FollowerReplica) -> ShardFetch:
+        positions = tuple(
+            StreamPosition(log.end, log.last_epoch, log.safe, log.commit) for log in self.logs
+        )
+        known = self.assignment
+        return ShardFetch(known.shard, known.leader_epoch, known.partition_epoch, positions)
+
+    patch.setattr(ReplicaCore, "_check_damage", lambda *_: None)
+    patch.setattr(FollowerReplica, "may_fetch", property(lambda _: True))
+    patch.setattr(FollowerReplica, "fetch", fetch)
+
+
+def keep_records_that_the_leader_cannot_compare(patch: pytest.MonkeyPatch) -> None:
+    original = FollowerReplica._append
+
+    def append(self: FollowerReplica, log: ReplicaLog, reply: StreamReply) -> bool:
+        if reply.start == log.end:
+            if reply.data:
+                log.append_range(reply.data)
+            return True
+        return original(self, log, reply)
+
+    patch.setattr(FollowerReplica, "_append", append)
+    patch.setattr(LeaderReplica, "may_count", lambda self, fetch: self.divergence(fetch) is None)
+
+
 BUGS: tuple[Plant, ...] = (
     ignore_proposed_members,
     commit_below_the_minimum,
@@ -195,4 +239,7 @@ BUGS: tuple[Plant, ...] = (
     count_fetches_of_other_epochs,
     repair_before_leaving_the_set,
     add_replicas_that_do_not_know_they_left,
+    give_up_records_that_other_replicas_have,
+    count_damaged_records,
+    keep_records_that_the_leader_cannot_compare,
 )

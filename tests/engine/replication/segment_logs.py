@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from tests.engine.replication.simulated_log import Entry
+from tests.engine.replication.simulated_log import Entry, OnGivenUp, ignore_given_up
 from tests.engine.segment.rig import Rig
 
 from penstock.codec.envelope import leader_epoch_of
@@ -15,6 +15,7 @@ from penstock.engine.segment.control import control_records as control
 from penstock.engine.segment.queue.entry_rows import UnitRow
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.replica.replica_log import SegmentReplicaLog
+from penstock.errors import CorruptionError
 from penstock.record import Flush, QueueKind, Record, ShardId
 
 SHARD: Final = ShardId("t", 0)
@@ -81,6 +82,7 @@ class SegmentLog:
         self.node: Final = node
         self.is_sync: Final = is_sync
         self._stream: Final = stream
+        self.on_given_up: OnGivenUp = ignore_given_up
         self._flipped: dict[int, Entry] = {}
         self._cache: list[Entry] = []
         self._cached: tuple[object, int, int] | None = None
@@ -132,8 +134,11 @@ class SegmentLog:
         self._log.cut(offset)
         self._flipped = {n: entry for n, entry in self._flipped.items() if n < self.end}
 
-    def give_up_damaged(self) -> None:
-        self._log.give_up_damaged()
+    def give_up_damaged(self, offset: int) -> None:
+        for number, (epoch, value) in enumerate(self.records, self.start):
+            if value < 0 and number >= offset and number in self._flipped:
+                self.on_given_up(number, (epoch, -value))
+        self._log.give_up_damaged(offset)
         self._cached = None
 
     def restart_at(self, offset: int) -> None:
@@ -165,6 +170,26 @@ class SegmentLog:
     def find_damage(self, offset: int) -> None:
         self._log._record_damage(offset)
 
+    def trim(self, chance: random.Random) -> None:
+        """Not here: a command of the leader does it."""
+
+    def jump_clock(self, milliseconds: int) -> None:
+        clock = self.node.rig.clock
+        clock.set_now_ms(clock.now_ms() + milliseconds)
+
+    def found_by_key(self) -> list[tuple[int, Entry]]:
+        """Return the committed records as the key index finds them; nothing from a log with holes,
+        of which a search by key says that they are lost."""
+        if any(value <= 0 for _, value in self.records):
+            return []
+        store = self.node.rig.store
+        found = [
+            (int(record.offset), (0, int(record.value or b"0")))
+            for key in range(7)
+            for record in store.query_by_key(SHARD, b"%d" % key, limit=10_000)
+        ]
+        return sorted(found)
+
     @property
     def is_tail_cut(self) -> bool:
         return self.node.is_tail_cut
@@ -183,7 +208,11 @@ class SegmentLog:
         next_offset = log.earliest + len(self._cache)
         end = log.next_offset
         while next_offset < end:
-            rows = log.rows(log.unit_of(next_offset), end - next_offset)
+            try:
+                rows = log.rows(log.unit_of(next_offset), end - next_offset)
+            except CorruptionError:  # of a queue file: readers have it rebuilt, too
+                self._log._parts.ranges.check_queue(log)
+                rows = log.rows(log.unit_of(next_offset), end - next_offset)
             if not rows:
                 break
             for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import msgspec
 
@@ -11,8 +12,15 @@ from penstock.errors import CorruptionError
 Entry = tuple[int, int]
 """The epoch and the value of a record."""
 
+OnGivenUp = Callable[[int, Entry], None]
+"""Called with a record that a log is about to give up."""
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, int, int]])
+
+
+def ignore_given_up(_offset: int, _entry: Entry) -> None:
+    """Without a simulation: not checked."""
 
 
 class SimulatedLog:
@@ -28,6 +36,8 @@ class SimulatedLog:
         self.epoch = -1
         self._commit = 0
         self.damaged_at: int | None = None
+        self._was_flipped = False
+        self.on_given_up: OnGivenUp = ignore_given_up
         self.cut_tail: tuple[int, list[Entry]] | None = None
         """What the last cut removed: a cut that is not durable brings it back."""
 
@@ -50,7 +60,7 @@ class SimulatedLog:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         records = self.records
         if not records:
-            return -1, self.end
+            return epoch, self.end
         position = len(records)
         while position and records[position - 1][0] > epoch:
             position -= 1
@@ -83,12 +93,13 @@ class SimulatedLog:
             self.damaged_at = offset
 
     def flip(self, offset: int) -> None:
+        self._was_flipped = True
         epoch, value = self.records[offset - self.start]
         self.records[offset - self.start] = (epoch, -abs(value))
 
     @property
     def is_flipped(self) -> bool:
-        return any(value < 0 for _, value in self.records)
+        return self._was_flipped and any(value < 0 for _, value in self.records)
 
     def append_range(self, data: bytes) -> None:
         page = _decoder.decode(data)
@@ -109,13 +120,19 @@ class SimulatedLog:
         if self.damaged_at is not None and self.damaged_at >= offset:
             self.damaged_at = None
 
-    def give_up_damaged(self) -> None:
-        self.records = [(epoch, max(0, value)) for epoch, value in self.records]
-        self.damaged_at = None
+    def give_up_damaged(self, offset: int) -> None:
+        first = max(0, offset - self.start)
+        for number, (epoch, value) in enumerate(self.records[first:], first):
+            if value < 0:
+                self.on_given_up(self.start + number, (epoch, -value))
+                self.records[number] = (epoch, 0)
+        if self.damaged_at is not None and self.damaged_at >= offset:
+            self.damaged_at = None
 
     def restart_at(self, offset: int) -> None:
         self.start, self.records = offset, []
         self.synced, self._commit, self.saved_commit = offset, offset, offset
+        self.damaged_at = None
 
     def set_commit(self, offset: int) -> None:
         assert self._commit <= offset <= self.end, "a commit offset never goes back"
@@ -131,6 +148,22 @@ class SimulatedLog:
     def restart(self) -> None:
         """The process ended; what it wrote is there."""
         self._commit = self.saved_commit
+
+    def trim(self, chance: random.Random) -> None:
+        """Drop some of the committed records, as retention does where a tier has them."""
+        first = chance.randint(self.start, self._commit)
+        self.start, self.records = first, self.records[first - self.start :]
+        self.synced = max(self.synced, first)
+        self.saved_commit = max(self.saved_commit, first)
+        self.cut_tail = None
+        if self.damaged_at is not None and self.damaged_at < first:
+            self.damaged_at = None
+
+    def jump_clock(self, milliseconds: int) -> None:
+        """Records have no times here."""
+
+    def found_by_key(self) -> list[tuple[int, Entry]]:
+        return []
 
     def lose_power(self, chance: random.Random) -> None:
         kept = chance.randint(self.synced, self.end)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
-from tests.engine.replication.simulated_log import Entry, SimulatedLog
+from tests.engine.replication.simulated_log import Entry, OnGivenUp, SimulatedLog
 
 from penstock.engine.replication import (
     Assigned,
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
 
 STREAMS: Final = 2
 OPTIONS: Final = CoreOptions(
-    lag_s=1.0, wait_s=0.3, reply_s=0.8, retry_s=0.4, reply_size=400, shard_size=120
+    lag_s=1.0,
+    wait_s=0.3,
+    reply_s=0.8,
+    retry_s=0.4,
+    give_up_s=1_000.0,
+    reply_size=400,
+    shard_size=120,
 )
 SHARD: Final = "t_0"
 
@@ -46,6 +53,8 @@ class Waiter(Struct):
 
 class Log(ReplicaLog, Protocol):
     """A log, and what the simulation does to it and sees of it; see `SimulatedLog`."""
+
+    on_given_up: OnGivenUp
 
     @property
     def is_sync(self) -> bool: ...
@@ -64,7 +73,17 @@ class Log(ReplicaLog, Protocol):
     def restart(self) -> None: ...
     def lose_power(self, chance: random.Random) -> None: ...
     def flip(self, offset: int) -> None: ...
-    def find_damage(self, offset: int) -> None: ...
+    def trim(self, chance: random.Random) -> None:
+        """Drop some of the oldest committed records."""
+        ...
+
+    def jump_clock(self, milliseconds: int) -> None:
+        """Let the clock that stamps records go back or forth."""
+        ...
+
+    def found_by_key(self) -> list[tuple[int, Entry]]:
+        """Return the committed records that an index finds, with their offsets."""
+        ...
 
 
 class MakeLogs(Protocol):
@@ -80,7 +99,11 @@ class SimulatedNode:
         self.world = world
         self.id = node_id
         self.logs: Sequence[Log] = world.make_logs(node_id, is_sync=world.metadata.is_sync)
+        for stream, log in enumerate(self.logs):
+            log.on_given_up = partial(world.check_given_up, node_id, stream)
         self.rate = world.random.uniform(0.99, 1.01)
+        self.ahead = 0.0
+        """How far the clock of this node has jumped."""
         self.is_up = True
         self.is_paused = False
         self.held: list[Callable[[], None]] = []
@@ -99,7 +122,7 @@ class SimulatedNode:
 
     @property
     def now(self) -> float:
-        return self.world.now * self.rate
+        return self.world.now * self.rate + self.ahead
 
     def call(self, action: Callable[[], None]) -> None:
         """Do something in this process: now, or when it goes on."""
@@ -122,7 +145,10 @@ class SimulatedNode:
                     self.world.leave(self, effect)
                 case Committed(_, commits, is_leader):
                     self._committed(commits, is_leader=is_leader)
-                case SyncLog() | Assigned() | Removed():
+                case Assigned(assignment):
+                    if assignment.leader == self.id:
+                        self.world.check_leader(self, assignment.leader_epoch)
+                case SyncLog() | Removed():
                     pass  # disks sync when the simulation says so
                 case _:
                     raise Violation(f"node {self.id}: {effect}")
@@ -152,8 +178,6 @@ class SimulatedNode:
         if acks_all and len(leader.set.confirmed) < leader.set.min_insync:
             return
         log = self.logs[stream]
-        if log.damaged_at is not None:
-            return
         end = log.append(value)
         if acks_all:
             self.waiters.append(Waiter(stream, end, value))
@@ -162,6 +186,19 @@ class SimulatedNode:
         self.core.appended(self.now, SHARD)
         if not acks_all and self.holds_lease():
             self.world.check_lease(self)
+
+    def read(self, chance: random.Random) -> None:
+        """Read a record for a client."""
+        log = self.logs[0]
+        if self.core.leaders.get(SHARD) is None or log.commit <= log.start:
+            return
+        offset = chance.randrange(log.start, log.commit)
+        entry = log.records[offset - log.start]
+        if entry[1] < 0:
+            log.find_damage(offset)
+            self.core.appended(self.now, SHARD)
+            return
+        self.world.check_read(self, offset, entry)
 
     def holds_lease(self) -> bool:
         return self.now < self.lease_until

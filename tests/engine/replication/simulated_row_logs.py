@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from tests.engine.replication.simulated_log import Entry
+from tests.engine.replication.simulated_log import Entry, OnGivenUp, ignore_given_up
 
 from penstock.engine.contract import ShardConfig
 from penstock.engine.memory import MemoryStorageEngine
@@ -61,6 +61,7 @@ class _Simulated:
 
     is_flipped = False
     is_tail_cut = False
+    on_given_up: OnGivenUp = staticmethod(ignore_given_up)
 
     def __init__(self, node: RowNode) -> None:
         self.node = node
@@ -100,6 +101,15 @@ class _Simulated:
 
     def find_damage(self, offset: int) -> None:
         """Not here."""
+
+    def trim(self, chance: random.Random) -> None:
+        """Not here: a command of the leader does it."""
+
+    def jump_clock(self, milliseconds: int) -> None:
+        """Not here."""
+
+    def found_by_key(self) -> list[tuple[int, Entry]]:
+        return []
 
 
 class SimulatedRecords(_Simulated, RecordsLog):

@@ -56,12 +56,18 @@ class World:
         """Directions in which nothing arrives; node 0 is the metadata group."""
         self.loss = chance.choice((0.0, 0.0, 0.02, 0.1))
         self._has_bad_disks = chance.random() < 0.25
+        self.reader = random.Random(f"{seed} readers")
+        """The clients that read, and the clocks that jump, have numbers of their own: with a new
+        kind of them, the rest of a seed stays as it was."""
+        self._has_bad_clocks = self.reader.random() < 0.25
         self.is_calm = False
         self._arrivals: dict[tuple[int, int], float] = {}
         self.committed: list[list[Entry]] = [[] for _ in range(STREAMS)]
         self.acknowledged = 0
         self._values = 0
         self._beats: dict[int, float] = dict.fromkeys(self.nodes, 0.0)
+        self._leaders: dict[int, int] = {}
+        """The nodes that led, by leader epoch."""
         self._metadata_version = -1
         self._acknowledged_before = 0
 
@@ -78,6 +84,11 @@ class World:
             self._beat(node)
         self._watch()
         self._client()
+        self._read()
+        if self._has_bad_clocks:
+            self._jump()
+        if self.reader.random() < 0.3:
+            self._trim()
         self.after(chance.uniform(0.1, 1.0), self._fault)
         self._run_until(CHAOS_S)
         self._calm_down()
@@ -227,7 +238,7 @@ class World:
 
         def is_last() -> None:
             if node.run == run:
-                node.core.is_last(SHARD)
+                node.core.is_last(node.now, SHARD)
 
         def arrive() -> None:
             known = self.metadata.brokers.get(node.id)
@@ -255,7 +266,32 @@ class World:
         busy = 0.3 if self.is_calm else 0.06
         self.after(chance.expovariate(1 / busy), self._client)
 
+    def _read(self) -> None:
+        chance = self.reader
+        node = self.nodes[chance.choice(list(self.nodes))]
+        node.call(lambda: node.read(chance))
+        self.after(chance.expovariate(1 / 0.1), self._read)
+
     # Faults
+
+    def _jump(self) -> None:
+        """Let the clocks of a node jump: that of its leases ahead, as after a sleep of the machine,
+        and that of its records anywhere."""
+        if self.is_calm:
+            return
+        chance = self.reader
+        node = self.nodes[chance.choice(list(self.nodes))]
+        node.ahead += chance.uniform(0.0, 3.0)
+        node.logs[0].jump_clock(chance.randint(-3_600_000, 3_600_000))
+        self.after(chance.expovariate(1 / 1.5), self._jump)
+
+    def _trim(self) -> None:
+        """Let a node drop committed records: it has them in a tier, or its leader deleted them."""
+        chance = self.reader
+        node = self.nodes[chance.choice(list(self.nodes))]
+        for log in node.logs:
+            log.trim(chance)
+        self.after(chance.expovariate(1 / 0.7), self._trim)
 
     def _fault(self) -> None:
         if self.is_calm:
@@ -381,6 +417,7 @@ class World:
     def _compare(self, node: SimulatedNode, stream: int, first: int, end: int) -> None:
         log = node.logs[stream]
         first = max(first, log.start)
+        end = max(first, end)
         held = log.records[first - log.start : end - log.start]
         for number, (mine, theirs) in enumerate(
             zip(held, self.committed[stream][first:end], strict=True), first
@@ -400,6 +437,28 @@ class World:
             raise Violation(
                 f"value {waiter.value} was acknowledged at {waiter.end - 1}, where {value} is"
             )
+
+    def check_read(self, node: SimulatedNode, offset: int, entry: Entry) -> None:
+        known = self.committed[0]
+        if offset >= len(known):
+            raise Violation(f"node {node.id} shows {offset}; {len(known)} records are committed")
+        if entry[1] != 0 and known[offset][1] != 0 and abs(known[offset][1]) != entry[1]:
+            raise Violation(f"node {node.id} shows {entry} at {offset}, not {known[offset]}")
+
+    def check_leader(self, node: SimulatedNode, epoch: int) -> None:
+        leader = self._leaders.setdefault(epoch, node.id)
+        if leader != node.id:
+            raise Violation(f"nodes {leader} and {node.id} lead under epoch {epoch}")
+
+    def check_given_up(self, node_id: int, stream: int, offset: int, lost: Entry) -> None:
+        """A damaged record is given up only when no other replica has it."""
+        for other in self.nodes.values():
+            log = other.logs[stream]
+            is_there = other.id != node_id and log.start <= offset < log.end
+            if is_there and log.records[offset - log.start] == lost:
+                raise Violation(
+                    f"node {node_id} gave up {lost} at {offset}, which node {other.id} has"
+                )
 
     def check_lease(self, node: SimulatedNode) -> None:
         """A leader that answers by its lease is not fenced."""
@@ -433,18 +492,31 @@ class World:
             if self._may_be_offline():
                 return
             raise Violation(f"no leader after the faults: {shard}")
-        logs = {n.id: [log.records for log in n.logs] for n in self.nodes.values()}
         ends = {n.id: [(log.end, log.commit) for log in n.logs] for n in self.nodes.values()}
         if set(shard.in_sync) != set(self.nodes):
             raise Violation(f"not all replicas are in sync after the faults: {shard} {ends}")
+        if any(log.is_flipped for node in self.nodes.values() for log in node.logs):
+            raise Violation("a damaged record was not repaired after the faults")
+        self._check_indexes()
         for stream in range(STREAMS):
             count = len(self.committed[stream])
-            for number, held in logs.items():
-                self._compare(self.nodes[number], stream, 0, count)
-                if len(held[stream]) < count:
-                    raise Violation(f"node {number} lacks committed records: {ends}")
+            for node in self.nodes.values():
+                self._compare(node, stream, 0, count)
+                log = node.logs[stream]
+                if log.start + len(log.records) < count:
+                    raise Violation(f"node {node.id} lacks committed records: {ends}")
         if self.acknowledged == self._acknowledged_before:
             raise Violation("no write was acknowledged after the faults")
+
+    def _check_indexes(self) -> None:
+        until = min(node.logs[0].commit for node in self.nodes.values())
+        first, *others = (
+            [entry for entry in node.logs[0].found_by_key() if entry[0] < until]
+            for node in self.nodes.values()
+        )
+        for found in others:
+            if found and first and found != first:
+                raise Violation(f"indexes differ: {set(first) ^ set(found)}")
 
     def _may_be_offline(self) -> bool:
         """All replicas lost power at some time: an operator has to choose."""

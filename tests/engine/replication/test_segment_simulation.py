@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from typing import Final
 
 import pytest
+from tests.engine.replication.seed_runs import run_long, run_seeds
 from tests.engine.replication.segment_logs import SegmentLog, SegmentNode
-from tests.engine.replication.simulated_node import Log, MakeLogs, Violation
+from tests.engine.replication.simulated_node import Log, MakeLogs
 from tests.engine.replication.simulator import simulate
 
 from penstock.record import QueueKind
@@ -33,28 +32,22 @@ def make_logs_of(seed: int) -> MakeLogs:
 
 
 def run(seed: int) -> None:
-    try:
-        simulate(seed, make_logs_of(seed))
-    except Violation as violation:
-        pytest.fail(f"seed {seed}: {violation}")
+    simulate(seed, make_logs_of(seed))
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_fault_loses_or_changes_a_committed_record_of_a_store(part: int) -> None:
-    until = time.monotonic() + SECONDS
     first = part * SEEDS // PARTS
-    for seed in range(first, first + SEEDS_OF_A_PART):
-        run(seed)
-        if time.monotonic() > until:
-            break
+    run_seeds(run, range(first, first + SEEDS_OF_A_PART), SECONDS)
 
 
 def test_replicas_are_in_sync_after_the_first_record_of_an_epoch_was_given_up() -> None:
-    run(159)
+    run_seeds(run, [159])
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(12 * 3600)
-def test_no_fault_loses_or_changes_a_committed_record_of_a_store_in_a_long_run() -> None:
-    for seed in range(int(os.environ.get("PENSTOCK_SOAK_SEEDS", "5000"))):
-        run(seed)
+def test_no_fault_loses_or_changes_a_committed_record_of_a_store_in_a_long_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_long(run, 5_000, capsys)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
+import sys
 from typing import Final
 
 import pytest
 from tests.engine.replication.planted_bugs import BUGS, Plant
-from tests.engine.replication.simulated_node import Violation
+from tests.engine.replication.seed_runs import run_long, run_seeds
 from tests.engine.replication.simulator import simulate
 
 PARTS: Final = 4
@@ -21,14 +20,7 @@ SEEDS_MAX: Final = 1_500
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_fault_loses_or_changes_a_committed_record(part: int) -> None:
-    until = time.monotonic() + SECONDS
-    for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
-        try:
-            simulate(seed)
-        except Violation as violation:
-            pytest.fail(f"seed {seed}: {violation}")
-        if time.monotonic() > until:
-            break
+    run_seeds(simulate, range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS), SECONDS)
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
@@ -37,16 +29,15 @@ def test_the_simulation_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.Mo
     for seed in range(SEEDS_MAX):
         try:
             simulate(seed)
-        except AssertionError:
+        except AssertionError as violation:
+            sys.stderr.write(f"{plant.__name__}: seed {seed}: {violation}\n")
             return
     pytest.fail(f"{SEEDS_MAX} seeds passed with the bug")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(12 * 3600)
-def test_no_fault_loses_or_changes_a_committed_record_in_a_long_run() -> None:
-    for seed in range(int(os.environ.get("PENSTOCK_SOAK_SEEDS", "50000"))):
-        try:
-            simulate(seed)
-        except Violation as violation:
-            pytest.fail(f"seed {seed}: {violation}")
+def test_no_fault_loses_or_changes_a_committed_record_in_a_long_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_long(simulate, 50_000, capsys)

@@ -527,7 +527,7 @@ def test_damaged_rows_of_the_last_replica_become_holes(
     damage(monkeypatch, node, 3)
     with pytest.raises(CorruptionError):
         node.records.read_range(3, 1 << 20)
-    node.records.give_up_damaged()
+    node.records.give_up_damaged(0)
     monkeypatch.undo()
     assert node.records.damaged_at is None
     assert node.values() == [b"0", b"1", b"2", b"4", b"5"]

@@ -44,11 +44,11 @@ from penstock.engine.replication.messages import (
     Message,
     ShardFetch,
     ShardReply,
-    StreamReply,
 )
 from penstock.engine.replication.options import CoreOptions
+from penstock.engine.replication.reply_reader import read_reply
 from penstock.engine.replication.sessions import FetchSession, ServedSession
-from penstock.errors import CorruptionError, StoreError, UnknownShardError
+from penstock.errors import StoreError, UnknownShardError
 
 TURN_MIN: Final = 32
 TURNS: Final = 20
@@ -222,10 +222,13 @@ class ReplicaCore:
             self._leave_session(follower)
 
     def _leave_session(self, follower: FollowerReplica) -> None:
-        leader = follower.assignment.leader
-        session = self._fetching.get(leader) if leader is not None else None
+        session = self._session_of(follower)
         if session is not None:
             session.remove(follower.assignment.shard)
+
+    def _session_of(self, follower: FollowerReplica) -> FetchSession | None:
+        leader = follower.assignment.leader
+        return self._fetching.get(leader) if leader is not None else None
 
     def _next_session(self) -> int:
         self._sessions += 1
@@ -234,9 +237,11 @@ class ReplicaCore:
     # Records of this node
 
     def appended(self, now: float, shard: str) -> None:
-        """Send what was appended, or synced, since the last call to the followers."""
+        """Send what was appended, or synced, since the last call to the followers; a leader that a
+        client has found damaged resigns."""
         leader = self.leaders.get(shard)
         if leader is not None:
+            self._check_damage(now, leader)
             self._after_progress(now, leader)
         else:
             follower = self.followers.get(shard)
@@ -278,8 +283,7 @@ class ReplicaCore:
 
     def _report_sync(self, now: float, follower: FollowerReplica) -> None:
         """The safe end of a copy moved: the leader counts it from the next fetch on."""
-        leader = follower.assignment.leader
-        session = self._fetching.get(leader) if leader is not None else None
+        session = self._session_of(follower)
         is_delayed = follower.assignment.shard in self._delayed
         if session is not None and follower.may_fetch and not is_delayed:
             session.list_again(follower.assignment.shard)
@@ -306,14 +310,7 @@ class ReplicaCore:
             self._send_fetch(now, session)
 
     def _look_at(self, now: float, replica: LeaderReplica | FollowerReplica) -> None:
-        shard = replica.assignment.shard
-        try:
-            if any(log.damaged_at is not None for log in replica.logs):
-                self._handle_damage(now, replica)
-            else:
-                self._leaving.pop(shard, None)
-        except StoreError as error:
-            self._fail(shard, error)
+        self._check_damage(now, replica)
         if isinstance(replica, LeaderReplica):
             self._after_progress(now, replica)
 
@@ -326,11 +323,28 @@ class ReplicaCore:
         turn, self._turn = self._turn[-count:], self._turn[:-count]
         return turn
 
+    def _check_damage(self, now: float, replica: LeaderReplica | FollowerReplica) -> None:
+        shard = replica.assignment.shard
+        try:
+            if any(log.damaged_at is not None for log in replica.logs):
+                self._handle_damage(now, replica)
+                return
+        except StoreError as error:
+            self._fail(shard, error)
+            return
+        self._leaving.pop(shard, None)
+        if isinstance(replica, LeaderReplica):
+            replica.last_since = None
+
     def _handle_damage(self, now: float, replica: LeaderReplica | FollowerReplica) -> None:
         """Leave the sets first, then copy the damaged records again: a cut replica that counts as
         in sync could be elected and take the records from the others. Also a replica outside of
-        the sets leaves: its leader may be about to add it."""
+        the sets leaves: its leader may be about to add it. A leader stays as long as no other
+        replica could lead."""
         assignment = replica.assignment
+        if isinstance(replica, LeaderReplica) and not self._has_successor(assignment):
+            self._lead_damaged(now, replica)
+            return
         shard, epoch = assignment.shard, assignment.partition_epoch
         found_at, asked_at = self._leaving.get(shard, (epoch, -math.inf))
         if assignment.counts_on(self._node_id) or epoch <= found_at:
@@ -339,17 +353,29 @@ class ReplicaCore:
                 self.effects.append(LeaveInSync(shard, epoch))
         elif isinstance(replica, FollowerReplica):
             replica.is_repairing = True
-            if assignment.leader is not None:
-                self._fetching[assignment.leader].list_again(shard)
+            session = self._session_of(replica)
+            if session is not None:
+                session.list_again(shard)
 
-    def is_last(self, shard: str) -> None:
+    def _has_successor(self, assignment: Assignment) -> bool:
+        """Say whether another node could lead a shard now."""
+        members = (*assignment.in_sync, *assignment.eligible)
+        return any(node != self._node_id and node in self._broker_epochs for node in members)
+
+    def _lead_damaged(self, now: float, leader: LeaderReplica) -> None:
+        """Lead on with damaged records: a replica that has everything may come back, and is asked
+        to lead then. What no replica has is given up."""
+        if leader.last_since is None:
+            leader.last_since = now
+        sessions = {node: served.session for node, served in self._serving.items()}
+        leader.give_up_damaged(now, self._options.give_up_s, sessions)
+
+    def is_last(self, now: float, shard: str) -> None:
         """The metadata group has refused to let this replica leave: no other one has the committed
-        records. What is damaged is lost."""
-        replica = self._known(shard)
-        if replica is not None:
-            for log in replica.logs:
-                if log.damaged_at is not None:
-                    log.give_up_damaged()
+        records."""
+        leader = self.leaders.get(shard)
+        if leader is not None and any(log.damaged_at is not None for log in leader.logs):
+            self._lead_damaged(now, leader)
 
     def _propose(self, now: float, leader: LeaderReplica) -> None:
         shard = leader.assignment.shard
@@ -452,9 +478,9 @@ class ReplicaCore:
         if leader is None or leader.check_fetch(sender, fetch) is not FetchError.NONE:
             return None
         try:
-            if leader.divergence(fetch) is not None:
+            if not leader.may_count(fetch):
                 return None
-            leader.record_fetch(now, sender, fetch, session.broker_epoch)
+            leader.record_fetch(now, sender, fetch, session.broker_epoch, session.session)
         except StoreError as error:
             self._fail(fetch.shard, error)
             return None
@@ -510,18 +536,8 @@ class ReplicaCore:
         if streams is not None:
             return ShardReply(shard, FetchError.NONE, epoch, streams)
         limit = min(size, self._options.shard_size)
-        read = tuple(
-            _read(log, position.end, limit)
-            for log, position in zip(leader.logs, fetch.positions, strict=True)
-        )
-        has_news = (
-            any(
-                min(s.commit, p.safe) > p.commit for s, p in zip(read, fetch.positions, strict=True)
-            )
-            or any(stream.data for stream in read)
-            or any(s.start > p.end for s, p in zip(read, fetch.positions, strict=True))
-        )
-        return ShardReply(shard, FetchError.NONE, epoch, read) if has_news else None
+        read = read_reply(leader, node, fetch, limit)
+        return None if read is None else ShardReply(shard, FetchError.NONE, epoch, read)
 
     # The follower's part
 
@@ -632,13 +648,3 @@ def _has_only_commits(reply: ShardReply) -> bool:
         not stream.data and stream.cut_end < 0 and stream.start <= stream.position
         for stream in reply.streams
     )
-
-
-def _read(log: ReplicaLog, offset: int, max_size: int) -> StreamReply:
-    if not log.start <= offset < log.end:
-        return StreamReply(offset, log.commit, log.start)
-    try:
-        data, _ = log.read_range(offset, max_size)
-    except CorruptionError:
-        return StreamReply(offset, log.commit, log.start)  # the log knows; see `_handle_damage`
-    return StreamReply(offset, log.commit, log.start, data)

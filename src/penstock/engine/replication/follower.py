@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.effects import Damaged
-from penstock.engine.replication.log import ReplicaLog
+from penstock.engine.replication.log import ReplicaLog, countable
 from penstock.engine.replication.messages import (
     ShardFetch,
     ShardReply,
@@ -52,8 +52,7 @@ class FollowerReplica:
     def fetch(self) -> ShardFetch:
         """Return what to ask the leader for."""
         positions = tuple(
-            StreamPosition(log.end, log.last_epoch, _countable(log), log.commit)
-            for log in self.logs
+            StreamPosition(log.end, log.last_epoch, countable(log), log.commit) for log in self.logs
         )
         assignment = self.assignment
         return ShardFetch(
@@ -69,26 +68,34 @@ class FollowerReplica:
         for log, stream in zip(self.logs, reply.streams, strict=True):
             if log.end != stream.position:
                 continue  # the reply to an earlier fetch has come meanwhile
-            if not self._apply_stream(log, stream):
-                return moved
             if stream.cut_end >= 0:
+                if not self._cut(log, stream):
+                    return moved
                 continue  # the rest may differ, too: the next fetch asks
+            if log.damaged_at is not None:
+                self._repair(log, stream)
+                continue  # of what is left, the leader has not said that it is the same
+            if not self._append(log, stream):
+                return moved
             commit = min(stream.commit, log.safe)
             if commit > log.commit:
                 log.set_commit(commit)
                 moved = True
         return moved
 
-    def _apply_stream(self, log: ReplicaLog, reply: StreamReply) -> bool:
-        if reply.cut_end >= 0:
-            return self._cut(log, reply)
-        if log.damaged_at is not None:
-            if self.is_repairing:
-                # Only now: the leader has everything that was committed here.
+    def _repair(self, log: ReplicaLog, reply: StreamReply) -> None:
+        """Drop damaged records. Only now: the leader has everything that was committed here."""
+        if self.is_repairing and log.damaged_at is not None:
+            if reply.start >= log.end:
+                log.restart_at(reply.start)
+            else:
                 log.cut(log.damaged_at)
-            return True
-        if reply.start > log.end:
-            # The leader's log begins later: earlier records are deleted, or in the tier.
+
+    def _append(self, log: ReplicaLog, reply: StreamReply) -> bool:
+        """Append what the leader sent; return False when that is damaged."""
+        if reply.start > log.end or (reply.start == log.end and log.commit < log.end):
+            # The leader's log begins later: earlier records are deleted, or in the tier. Where it
+            # begins at the end of this one, it cannot say whether they are the same.
             log.restart_at(reply.start)
             return True
         if reply.data:
@@ -111,8 +118,3 @@ class FollowerReplica:
         if end < log.end:
             log.cut(end)
         return True
-
-
-def _countable(log: ReplicaLog) -> int:
-    """Return the end of what the leader may count on: damaged records are not there."""
-    return log.safe if log.damaged_at is None else min(log.safe, log.damaged_at)

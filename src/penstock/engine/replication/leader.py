@@ -8,6 +8,9 @@ Rules:
   * a follower counts only under the broker epoch that the metadata know
   * a follower joins the set when it has everything committed, and everything that was in the log
     when this leader's epoch began
+  * a leader with damaged records counts for those before them, until it has left the set. One that
+    no other replica can replace (`is_last`) leads on: it gives up damaged records only when every
+    replica was heard of and lacks them
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Final
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.effects import ProposeInSync
 from penstock.engine.replication.in_sync_set import InSyncSet
-from penstock.engine.replication.log import ReplicaLog
+from penstock.engine.replication.log import ReplicaLog, countable
 from penstock.engine.replication.messages import (
     FetchError,
     ShardFetch,
@@ -37,20 +40,27 @@ class FollowerProgress:
         "caught_up_at",
         "partition_epoch",
         "positions",
+        "sent",
+        "session",
     )
 
     def __init__(self, now: float) -> None:
         self.positions: tuple[StreamPosition, ...] = ()
         self.broker_epoch = -1
         self.partition_epoch = -1
+        self.session = -1
+        self.sent: tuple[int, ...] = ()
+        """The ends of what the leader sent in this session: a reply may be on its way."""
         self.caught_up_at = now
         """When the follower last had all records that the leader had."""
         self._fetched_at = now
         self._ends_at_fetch: tuple[int, ...] | None = None
 
     def update(
-        self, now: float, fetch: ShardFetch, broker_epoch: int, ends: tuple[int, ...]
+        self, now: float, fetch: ShardFetch, broker_epoch: int, ends: tuple[int, ...], session: int
     ) -> None:
+        if session != self.session:
+            self.session, self.sent = session, ()
         self.positions = fetch.positions
         self.broker_epoch = broker_epoch
         self.partition_epoch = fetch.partition_epoch
@@ -63,6 +73,11 @@ class FollowerProgress:
 
     def safe(self, stream: int) -> int:
         return self.positions[stream].safe if self.positions else 0
+
+    def known_end(self, stream: int) -> int:
+        """Return how far the follower's log may go."""
+        end = self.positions[stream].end
+        return max(end, self.sent[stream]) if self.sent else end
 
     def has(self, ends: Sequence[int]) -> bool:
         """Say whether all records before `ends` are safe on the follower."""
@@ -80,6 +95,7 @@ class LeaderReplica:
         "_node_id",
         "_since",
         "assignment",
+        "last_since",
         "logs",
         "set",
     )
@@ -98,6 +114,8 @@ class LeaderReplica:
         self._followers: Final[dict[int, FollowerProgress]] = {}
         self._last_ends: Final[dict[int, int]] = {}
         """Where each replica was when it was last heard of; for metrics alone."""
+        self.last_since: float | None = None
+        """Since when this leader is damaged, and no other replica can replace it."""
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -139,13 +157,32 @@ class LeaderReplica:
         differs = any(reply.cut_end >= 0 for reply in replies)
         return replies if differs else None
 
-    def record_fetch(self, now: float, node: int, fetch: ShardFetch, broker_epoch: int) -> None:
+    def may_count(self, fetch: ShardFetch) -> bool:
+        """Say whether a follower's logs are known to be prefixes of the leader's. Of one that ends
+        where the leader's log begins there is nothing to compare with: it counts when it knows
+        that everything in it is committed, and begins anew otherwise."""
+        if self.divergence(fetch) is not None:
+            return False
+        return all(
+            position.end > log.start or position.commit >= position.end
+            for log, position in zip(self.logs, fetch.positions, strict=True)
+        )
+
+    def record_fetch(
+        self, now: float, node: int, fetch: ShardFetch, broker_epoch: int, session: int
+    ) -> None:
         """Count what a follower has; its logs are prefixes of the leader's."""
         progress = self._followers.get(node)
         if progress is None:
             progress = self._followers[node] = FollowerProgress(self._since)
-        progress.update(now, fetch, broker_epoch, self.ends)
+        progress.update(now, fetch, broker_epoch, self.ends, session)
         self._last_ends[node] = fetch.positions[0].end
+
+    def record_sent(self, node: int, ends: tuple[int, ...]) -> None:
+        """Remember how far the records go that are on their way to a follower."""
+        progress = self._followers.get(node)
+        if progress is not None:
+            progress.sent = ends
 
     def drop_follower(self, node: int) -> None:
         """Forget the position of a follower that has registered again: its log may be shorter."""
@@ -176,9 +213,31 @@ class LeaderReplica:
 
     def _safe(self, node: int, stream: int) -> int:
         if node == self._node_id:
-            return self.logs[stream].safe
+            log = self.logs[stream]
+            return log.safe if self.last_since is not None else countable(log)
         progress = self._followers.get(node)
         return 0 if progress is None else progress.safe(stream)
+
+    # Damage
+
+    def give_up_damaged(self, now: float, wait_s: float, sessions: Mapping[int, int]) -> None:
+        """Give up the damaged records that no replica has, so that the followers can go on. Those
+        that were not heard of in their current session may have them, and are waited for
+        `wait_s`."""
+        assert self.last_since is not None, "another replica may have everything"
+        others = [node for node in self.assignment.replicas if node != self._node_id]
+        heard = [
+            progress
+            for node in others
+            if (progress := self._followers.get(node)) is not None
+            and progress.session == sessions.get(node)
+        ]
+        is_waiting = len(heard) < len(others) and now - self.last_since < wait_s
+        if not heard or is_waiting:
+            return
+        for stream, log in enumerate(self.logs):
+            if log.damaged_at is not None:
+                log.give_up_damaged(max(progress.known_end(stream) for progress in heard))
 
     # The in-sync set
 

@@ -24,8 +24,8 @@ class ReplicaLog(Protocol):
 
     @property
     def safe(self) -> int:
-        """The end of what this replica may be counted for: synced records where the topic syncs
-        before it acknowledges, all records elsewhere. Damaged records end it, too."""
+        """The end of what is as safe as the topic asks for: synced records where it syncs before
+        it acknowledges, all records elsewhere. That some of them are damaged does not count."""
         ...
 
     @property
@@ -44,8 +44,14 @@ class ReplicaLog(Protocol):
         """The first offset whose record fails its checksum, if one is known."""
         ...
 
+    def find_damage(self, offset: int) -> None:
+        """Look at the records from `offset` on, of which a client could not read one: `damaged_at`
+        names the damaged one from then on. Other threads call this, too."""
+        ...
+
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """Return the greatest epoch that is not above `epoch`, and the offset at which it ends."""
+        """Return the greatest epoch that is not above `epoch`, and the offset at which it ends. An
+        empty log does not know who wrote before it began: it returns `epoch` and its end."""
         ...
 
     def begin_epoch(self, epoch: int) -> None:
@@ -73,9 +79,10 @@ class ReplicaLog(Protocol):
         appended later never becomes durable before the cut does."""
         ...
 
-    def give_up_damaged(self) -> None:
-        """Accept that the damaged records are lost: a hole takes their place, here and in what
-        `read_range` returns. Only for the last replica that has the committed records."""
+    def give_up_damaged(self, offset: int) -> None:
+        """Accept that the damaged records from `offset` on are lost: a hole takes their place, here
+        and in what `read_range` returns. Only for the last replica that has the committed
+        records, and for records that no other one has."""
         ...
 
     def restart_at(self, offset: int) -> None:
@@ -83,3 +90,9 @@ class ReplicaLog(Protocol):
         ...
 
     def set_commit(self, offset: int) -> None: ...
+
+
+def countable(log: ReplicaLog) -> int:
+    """Return the end of what a replica may be counted for: damaged records are not there."""
+    damaged_at = log.damaged_at
+    return log.safe if damaged_at is None else min(log.safe, damaged_at)

@@ -14,6 +14,8 @@ class CoreOptions(Struct, frozen=True):
     """How long a follower waits for a reply before it begins another session."""
     retry_s: float = 1.0
     """How long a leader waits for the metadata before it sends a proposal again."""
+    give_up_s: float = 600.0
+    """How long the last replica of a shard waits for nodes that may have its damaged records."""
     reply_size: int = 16 << 20
     shard_size: int = 1 << 20
     """Bytes of one log in one reply."""

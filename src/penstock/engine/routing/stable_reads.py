@@ -29,6 +29,7 @@ from penstock.engine.contract import (
 )
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.routing.column_reading import read_columns
+from penstock.engine.routing.damaged_reads import ResigningRead
 from penstock.engine.routing.offline_segments import after_offline, check_complete, without_offline
 from penstock.engine.routing.shard_routing import Forwarder, ShardRouting
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
@@ -59,6 +60,11 @@ class StableReads(ShardRouting):
         super().__init__(cache, engines, node_id=node_id, forwarder=forwarder)
         self.limits: Final = limits if limits is not None else StableOffsets()
         """What transactions keep from readers of committed records."""
+
+    @staticmethod
+    def guard_read(entry: ShardEntry, offset: int) -> ResigningRead:
+        """Return a context for reads that ask an engine itself, such as a `BatchEngine`."""
+        return ResigningRead(entry, offset)
 
     def shard_info(self, shard_name: str) -> ShardInfo:
         entry = self.find(shard_name)
@@ -94,9 +100,14 @@ class StableReads(ShardRouting):
             offset = moved
         for _ in _TRIES:
             aborts = entry.aborts
-            records = engine.read_by_offset(
-                entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
-            )
+            with ResigningRead(entry, offset):
+                records = engine.read_by_offset(
+                    entry.id,
+                    offset,
+                    max_records=max_records,
+                    max_size=max_size,
+                    isolation=isolation,
+                )
             if isolation is not Isolation.COMMITTED:
                 return self._count_read(entry, records, offset)
             # After the read: a transaction holds the shard up before it writes.
@@ -113,7 +124,8 @@ class StableReads(ShardRouting):
     def read_columns(self, shard_name: str, query: ColumnQuery) -> list[pa.RecordBatch] | None:
         """Return committed records as Arrow columns; None where only rows can be had."""
         entry = self.find(shard_name)
-        return read_columns(entry, self._reader(entry), self.limits, query)
+        with ResigningRead(entry, query.offset):
+            return read_columns(entry, self._reader(entry), self.limits, query)
 
     def read_by_tag(
         self,
@@ -136,7 +148,8 @@ class StableReads(ShardRouting):
 
         for _ in _TRIES:
             aborts = entry.aborts
-            records = read(start_offset)
+            with ResigningRead(entry, start_offset):
+                records = read(start_offset)
             if self._is_held(entry, engine):
                 records = self._stable_page(entry, records, read)
             if entry.aborts == aborts:
@@ -147,7 +160,8 @@ class StableReads(ShardRouting):
         entry = self.find(shard_name)
         aborts = entry.aborts
         engine = self._reader(entry)
-        newest = None if entry.offline else engine.read_by_key(entry.id, key)
+        with ResigningRead(entry):
+            newest = None if entry.offline else engine.read_by_key(entry.id, key)
         if entry.offline or self._is_held(entry, engine) or entry.aborts != aborts:
             records = self.query_by_key(shard_name, key, limit=1)
             return records[0] if records else None
@@ -170,9 +184,10 @@ class StableReads(ShardRouting):
         page_limit = limit
         for _ in _TRIES:
             aborts = entry.aborts
-            records = engine.query_by_key(
-                entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=page_limit
-            )
+            with ResigningRead(entry):
+                records = engine.query_by_key(
+                    entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=page_limit
+                )
             is_touched = self._is_held(entry, engine)
             shown = self._without_aborted(entry, records) if is_touched else records
             if entry.aborts != aborts:
@@ -192,7 +207,8 @@ class StableReads(ShardRouting):
     ) -> Offset:
         entry = self.find(shard_name)
         engine = self._reader(entry)
-        offset = engine.get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
+        with ResigningRead(entry):
+            offset = engine.get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
         if isolation is Isolation.UNCOMMITTED or not self._is_held(entry, engine):
             return offset
         return self._first_stable(entry, timestamp_ms, strategy, offset)
@@ -233,7 +249,9 @@ class StableReads(ShardRouting):
             stable = self.limits.stable_until(entry.name)
             if shown or (stable is not None and page[-1].offset >= stable):
                 return shown
-            page = read(Offset(page[-1].offset + 1))
+            following = Offset(page[-1].offset + 1)
+            with ResigningRead(entry, following):
+                page = read(following)
         return []
 
     def _without_aborted(

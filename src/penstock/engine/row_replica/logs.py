@@ -15,6 +15,10 @@ from penstock.engine.row_replica.replica import Replica
 from penstock.engine.row_replica.store import Histories, Saved, Update
 from penstock.errors import CorruptionError
 
+_READ_SIZE: Final = 1 << 20
+_SEARCH_SIZE: Final = 64 << 20
+"""Bytes after the start of a client's read among which a damaged record is looked for."""
+
 
 class RecordsLog:
     """The records. Followers get whole writes; deleted records are holes in them."""
@@ -66,7 +70,8 @@ class RecordsLog:
             except CorruptionError:
                 if frames:
                     break  # the next call says so
-                self._replica.damaged_at = offset
+                known = self._replica.damaged_at
+                self._replica.damaged_at = offset if known is None else min(known, offset)
                 raise
             frame = encode_write(copied)
             size += len(frame)
@@ -119,13 +124,24 @@ class RecordsLog:
                 replica.damaged_at = None
             replica.wake()
 
-    def give_up_damaged(self) -> None:
+    def find_damage(self, offset: int) -> None:
+        size, offset = 0, max(offset, self.start)
+        try:
+            while offset < self.end and size < _SEARCH_SIZE and self.damaged_at is None:
+                data, offset = self.read_range(offset, _READ_SIZE)
+                size += len(data)
+        except CorruptionError:
+            return  # `read_range` has noted it
+
+    def give_up_damaged(self, offset: int) -> None:
         replica, store = self._replica, self._store
         with store.lock:
             store.check_exists()
-            if replica.damaged_at is not None:
-                store.drop_damaged(replica.damaged_at)
-                replica.damaged_at = None
+            damaged_at = replica.damaged_at
+            if damaged_at is not None:
+                store.drop_damaged(max(damaged_at, offset))
+                if damaged_at >= offset:
+                    replica.damaged_at = None
 
     def restart_at(self, offset: int) -> None:
         replica, store = self._replica, self._store
@@ -238,7 +254,10 @@ class OperationsLog:
     def cut(self, offset: int) -> None:
         self._replica.cut_operations(offset)
 
-    def give_up_damaged(self) -> None:
+    def find_damage(self, offset: int) -> None:
+        """See `give_up_damaged`."""
+
+    def give_up_damaged(self, offset: int) -> None:
         """An operation is never damaged: RocksDB checks its rows when the shard is opened."""
 
     def restart_at(self, offset: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.engine.segment.replica.replica_pair import SHARD, Pair, commit_all, copy_all, logs_of
 from tests.engine.segment.rig import Rig, create, fill, record, values
 
+from penstock.engine.replication.log import countable
 from penstock.engine.segment.replica.holes import Hole, decode_hole, encode_hole
 from penstock.engine.segment.replica.replica_log import SegmentReplicaLog
 from penstock.engine.segment.store import SegmentStore
@@ -209,7 +210,7 @@ def test_safe_waits_for_the_device_where_the_topic_syncs() -> None:
 def test_epochs_are_those_of_the_records(pair: Pair) -> None:
     store = pair.leader.store
     data = logs_of(store)[0]
-    assert (data.last_epoch, data.epoch_end(4)) == (-1, (-1, 0))
+    assert (data.last_epoch, data.epoch_end(4)) == (-1, (4, 0))
     fill(store, SHARD, 3)
     data.begin_epoch(5)
     assert (data.last_epoch, data.epoch_end(9)) == (1, (5, 3))
@@ -443,7 +444,7 @@ def test_given_up_records_are_holes_on_every_replica(pair: Pair) -> None:
     with pytest.raises(CorruptionError):
         data.read_range(3, 1000)
     assert bounds_of(data)[0] == 3
-    data.give_up_damaged()
+    data.give_up_damaged(0)
     assert bounds_of(data) == (None, 10, 10)
     copy_all(pair)
     theirs = logs_of(pair.follower.store)[0]
@@ -472,7 +473,7 @@ def test_holes_keep_the_epochs_of_the_records_that_they_replace(pair: Pair) -> N
         flip(store, position + 100)
         with pytest.raises(CorruptionError):
             data.read_range(offset, 1000)
-        data.give_up_damaged()
+        data.give_up_damaged(0)
     copy_all(pair)
     theirs = logs_of(pair.follower.store)[0]
     assert theirs.end == data.end == 7
@@ -496,7 +497,7 @@ def test_a_damaged_hole_is_refused(hole: Hole) -> None:
 
 
 def bounds_of(log: SegmentReplicaLog) -> tuple[int | None, int, int]:
-    return log.damaged_at, log.safe, log.end
+    return log.damaged_at, countable(log), log.end
 
 
 def flip(store: SegmentStore, position: int) -> None:
@@ -504,6 +505,22 @@ def flip(store: SegmentStore, position: int) -> None:
     files = store._parts.log.files
     base = files.base_of(position)
     files.buffer(base, writable=True)[position - base] ^= 0x40
+
+
+def test_a_cut_before_the_commit_offset_holds_after_a_crash(pair: Pair) -> None:
+    """A replay that takes the records after the cut before it folds the line of the journal."""
+    fill(pair.leader.store, SHARD, 9)
+    copy_all(pair)
+    commit_all(pair)
+    rig = pair.follower
+    rig.store.checkpoint()
+    theirs = logs_of(rig.store)[0]
+    assert theirs.commit == 9
+    theirs.cut(2)  # a repair
+    theirs.append_range(logs_of(pair.leader.store)[0].read_range(2, 700)[0])
+    rig.kill()
+    theirs = logs_of(rig.store)[0]
+    assert theirs.commit == 2 < theirs.end < 9
 
 
 def test_a_write_of_another_kind_is_not_confused_with_a_hole(pair: Pair) -> None:

@@ -155,7 +155,8 @@ class PartitionReader:
         size_max = min(requested.max_bytes, limits.size_left)
         if offset >= until or (size_max <= 0 and not limits.is_first):
             return FetchedPartition(topic, index, 0, end, stable, earliest, aborted)
-        page = self._read_batches(partition, offset, until, max(size_max, 1))
+        with partition.driver.guard_read(partition.entry, offset):
+            page = self._read_batches(partition, offset, until, max(size_max, 1))
         if not page.size and page.next_offset >= until and not partition.entry.offline:
             # All remaining records are deleted. A client continues after the last batch that it
             # gets, and many read up to the end: so it gets a batch without records.

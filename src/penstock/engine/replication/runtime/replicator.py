@@ -208,7 +208,7 @@ class Replicator:
         self._post(lambda _now: self._core.refused(proposal, partition_epoch))
 
     def _is_last(self, shard: str) -> None:
-        self._post(lambda _now: self._core.is_last(shard))
+        self._post(lambda now: self._core.is_last(now, shard))
 
     def _synced(self, shards: Sequence[str]) -> None:
         for shard in shards:

@@ -141,6 +141,21 @@ class ShardReplica:
         """Whether readers may take what this node shows for current."""
         return self._owner.lease_holds()
 
+    # Readers
+
+    def resign_damaged(self, offset: int | None) -> bool:
+        """A client's read, which began at `offset`, has found a damaged record. Let another
+        replica lead; return False when none can take over, or the damage is elsewhere."""
+        if not self.is_leader:
+            return True
+        log = self.logs[0]
+        if log.damaged_at is None and offset is not None and offset >= log.start:
+            log.find_damage(offset)
+        if log.damaged_at is None:
+            return False
+        self._owner.touch(self._name)
+        return any(node != self._node_id for node in self.assignment.in_sync)
+
     # Writers
 
     def check(self, acks: Acks) -> int:

@@ -148,10 +148,19 @@ class Replay:
             if ended:
                 break
         self._truncate_shards(position)
+        self._limit_commits()
         if position < self._durable:
             self._report_damage(Damage(position, "the log was on the device beyond this"))
         report.end_position = position
         return position
+
+    def _limit_commits(self) -> None:
+        """Show of replicated shards what their states say. Cuts and restarts are folded into a
+        state also where the queue already holds what came after them."""
+        for shard in self.touched:
+            log = self._table.find(shard)
+            if log is not None and log.state.is_replicated:
+                log.limit_commit(Offset(min(log.state.commit_offset, log.next_offset)))
 
     def _truncate_shards(self, position: int) -> None:
         """Repeat the truncations of shards that happened when the log ended here."""

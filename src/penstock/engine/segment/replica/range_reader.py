@@ -37,6 +37,13 @@ class RangeReader:
         self._log: Final = log
         self._repair: Final = repair
 
+    def check_queue(self, shard: ShardLog) -> None:
+        """Rebuild the queue of a shard if one of its files is damaged: the log has its records."""
+        try:
+            shard.rows_between(shard.first_unit, shard.next_unit)
+        except (CorruptionError, FileNotFoundError):
+            self._repair(shard)
+
     def hole_end(self, shard: ShardLog, offset: int) -> int | None:
         """Return where the hole ends that `offset` is in; None when a record is due there."""
         end = shard.state.hole_end(offset)
@@ -69,7 +76,10 @@ class RangeReader:
         when a hole takes its place."""
         if not shard.state.has_lost or not shard.state.is_deleted(offset):
             return None
-        rows = shard.rows(shard.unit_of(offset), 1)
+        try:
+            rows = shard.rows(shard.unit_of(offset), 1)
+        except (CorruptionError, FileNotFoundError):
+            return None  # of the queue: `read` rebuilds it
         is_there = bool(rows) and rows[0].first_offset <= offset and not rows[0].is_blank
         return None if is_there else offset + 1
 

@@ -72,7 +72,11 @@ class SegmentReplicaLog:
         return self._start[1]
 
     def _batch_start(self, offset: int) -> int:
-        rows = self._log.rows(self._log.unit_of(offset), 1)
+        try:
+            rows = self._log.rows(self._log.unit_of(offset), 1)
+        except CorruptionError:
+            self._parts.ranges.check_queue(self._log)
+            rows = self._log.rows(self._log.unit_of(offset), 1)
         return min(offset, rows[0].first_offset) if rows else offset
 
     @property
@@ -83,9 +87,7 @@ class SegmentReplicaLog:
     def safe(self) -> int:
         log = self._log
         is_sync = log.flush is Flush.SYNC
-        end = log.log.appender.shown_offset(log.handle) if is_sync else log.next_offset
-        damaged = self.damaged_at
-        return end if damaged is None else min(end, damaged)
+        return log.log.appender.shown_offset(log.handle) if is_sync else log.next_offset
 
     @property
     def commit(self) -> int:
@@ -96,10 +98,14 @@ class SegmentReplicaLog:
 
     @property
     def damaged_at(self) -> int | None:
+        return self._damage_from(self.start)
+
+    def _damage_from(self, start: int) -> int | None:
+        """Return the first damaged offset from `start` on."""
         log = self._log
         if self._damaged_at is None and not log.repaired and not log.state.has_lost:
             return None
-        start, end = self.start, log.next_offset
+        end = log.next_offset
         found = [offset for offset in (self._damaged_at, *log.repaired) if offset is not None]
         damaged = [
             offset for offset in found if offset >= start and log.state.hole_end(offset) is None
@@ -120,7 +126,7 @@ class SegmentReplicaLog:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         start, end = self.start, self.end
         if start >= end:
-            return _NO_EPOCH, end
+            return epoch, end
         entries = self._epochs()
         above = bisect_right(entries, epoch, key=lambda entry: entry[0])
         stop = entries[above][1] if above < len(entries) else end
@@ -224,13 +230,19 @@ class SegmentReplicaLog:
             # The disk is full: nothing may be appended before a state says so.
             self._parts.checkpoint()
 
-    def give_up_damaged(self) -> None:
+    def find_damage(self, offset: int) -> None:
+        """The reader has done that: the shard keeps the damaged offsets in `repaired`."""
+
+    def give_up_damaged(self, offset: int) -> None:
         log = self._log
-        while (first := self.damaged_at) is not None:
+        if self._damage_from(max(offset, self.start)) is not None:
+            self._parts.ranges.check_queue(log)
+        while (first := self._damage_from(max(offset, self.start))) is not None:
             end = end_of_damage(log, first)
             with log.lock:
                 log.state.add_hole(first, end)
-            self._damaged_at = None
+            if self._damaged_at is not None and self._damaged_at >= first:
+                self._damaged_at = None
             log.repaired = frozenset(offset for offset in log.repaired if not first <= offset < end)
             _log.error("damaged_records_given_up", shard=log.shard.name, first=first, end=end)
         self._parts.store.checkpointer.touch(log)

@@ -1,0 +1,175 @@
+"""What replicas do when records are damaged, or can be compared with nothing."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.engine.replication.simulated_log import SimulatedLog
+
+from penstock.engine.replication import Assignment, LeaveInSync, ReplicaCore
+from penstock.engine.replication.follower import FollowerReplica
+from penstock.engine.replication.leader import LeaderReplica
+from penstock.engine.replication.messages import (
+    Fetch,
+    FetchError,
+    ShardFetch,
+    ShardReply,
+    StreamPosition,
+    StreamReply,
+)
+from penstock.engine.replication.options import CoreOptions
+
+SHARD = "t_0"
+BROKERS = {1: 10, 2: 20, 3: 30}
+LED = Assignment(
+    shard=SHARD,
+    replicas=(1, 2, 3),
+    in_sync=(1, 2),
+    eligible=(),
+    leader=1,
+    leader_epoch=1,
+    partition_epoch=3,
+    min_insync=1,
+)
+ALONE = replace(LED, in_sync=(1,))
+GIVE_UP_S = 600.0
+
+
+@pytest.fixture
+def log() -> SimulatedLog:
+    log = SimulatedLog(is_sync=False)
+    log.begin_epoch(0)
+    for value in range(1, 11):
+        log.append(value)
+    return log
+
+
+def core_of(log: SimulatedLog, assignment: Assignment, brokers: dict[int, int]) -> ReplicaCore:
+    core = ReplicaCore(1, lambda _: [log], CoreOptions(give_up_s=GIVE_UP_S))
+    core.registered(10)
+    core.apply(0.0, [assignment], brokers)
+    core.drain_effects()
+    return core
+
+
+def damage(log: SimulatedLog, offset: int) -> None:
+    log.flip(offset)
+    log.find_damage(offset)
+
+
+def has_damage(log: SimulatedLog) -> bool:
+    return log.damaged_at is not None
+
+
+def fetch_of(node: int, end: int, *, commit: int = 0) -> Fetch:
+    shard = ShardFetch(SHARD, 1, 3, (StreamPosition(end, 0, end, commit),))
+    return Fetch(BROKERS[node], session=1, sequence=0, shards=(shard,), max_size=1 << 20)
+
+
+def leaves(core: ReplicaCore) -> list[LeaveInSync]:
+    return [effect for effect in core.drain_effects() if isinstance(effect, LeaveInSync)]
+
+
+def test_a_leader_resigns_as_soon_as_a_reader_has_found_damage(log: SimulatedLog) -> None:
+    core = core_of(log, LED, BROKERS)
+    damage(log, 4)
+    core.appended(0.1, SHARD)  # not with the next tick
+    assert leaves(core) == [LeaveInSync(SHARD, 3)]
+    core.receive(0.2, 2, fetch_of(2, 10))
+    assert log.commit == 4
+
+
+@pytest.mark.parametrize(
+    ("assignment", "brokers"),
+    [(ALONE, BROKERS), (replace(ALONE, eligible=(2,)), {1: 10, 3: 30}), (LED, {1: 10, 3: 30})],
+    ids=["no other is in sync", "the eligible one is down", "the one in sync is down"],
+)
+def test_a_leader_that_no_node_can_replace_leads_on(
+    log: SimulatedLog, assignment: Assignment, brokers: dict[int, int]
+) -> None:
+    core = core_of(log, assignment, brokers)
+    damage(log, 4)
+    core.tick(0.1)
+    assert leaves(core) == []
+    assert log.damaged_at == 4
+    log.append(11)
+    core.appended(0.2, SHARD)
+    assert log.commit == (11 if assignment is ALONE or assignment.eligible else 0)
+
+
+def test_the_last_leader_keeps_damaged_records_that_a_follower_has(log: SimulatedLog) -> None:
+    core = core_of(log, ALONE, BROKERS)
+    damage(log, 4)
+    core.receive(0.1, 2, fetch_of(2, 8))
+    core.receive(0.1, 3, fetch_of(3, 2))
+    core.tick(0.2)
+    assert log.damaged_at == 4
+    core.apply(0.3, [replace(ALONE, in_sync=(1, 2), partition_epoch=4)], BROKERS)
+    core.tick(5.0)
+    assert leaves(core) == [LeaveInSync(SHARD, 4)]
+
+
+def test_the_last_leader_gives_up_what_no_replica_has(log: SimulatedLog) -> None:
+    core = core_of(log, ALONE, BROKERS)
+    damage(log, 4)
+    core.receive(0.1, 2, fetch_of(2, 4))
+    core.tick(0.2)
+    assert has_damage(log)  # node 3 may have it
+    core.receive(0.3, 3, fetch_of(3, 2))
+    core.tick(0.4)
+    assert not has_damage(log)
+    assert log.records[4] == (0, 0)
+
+
+def test_the_last_leader_waits_for_a_silent_node_for_a_time(log: SimulatedLog) -> None:
+    core = core_of(log, ALONE, BROKERS)
+    damage(log, 4)
+    core.tick(1.0)
+    core.receive(2.0, 2, fetch_of(2, 4))
+    core.tick(GIVE_UP_S)
+    assert has_damage(log)
+    core.tick(GIVE_UP_S + 1.0)
+    assert not has_damage(log)
+
+
+def test_a_leader_without_records_has_others_cut_at_its_end() -> None:
+    log = SimulatedLog(is_sync=False)
+    log.restart_at(6)
+    leader = LeaderReplica(1, LED, [log], 0.0)
+    fetch = ShardFetch(SHARD, 1, 3, (StreamPosition(9, 3, 9, 6),))
+    streams = leader.divergence(fetch)
+    assert streams is not None
+    mine = SimulatedLog(is_sync=False)
+    mine.records = [(1, n) for n in range(1, 7)] + [(3, n) for n in range(7, 10)]
+    mine.set_commit(6)
+    follower = FollowerReplica(LED, [mine])
+    follower.apply(ShardReply(SHARD, FetchError.NONE, 1, streams))
+    assert (follower.damage, mine.end) == (None, 6)
+
+
+@pytest.mark.parametrize("commit", [3, 6])
+def test_a_follower_begins_anew_where_its_records_cannot_be_compared(commit: int) -> None:
+    log = SimulatedLog(is_sync=False)
+    log.restart_at(6)
+    log.records = [(2, 7)]
+    leader = LeaderReplica(1, LED, [log], 0.0)
+    mine = SimulatedLog(is_sync=False)
+    mine.records = [(1, n) for n in range(1, 7)]
+    mine.set_commit(commit)
+    follower = FollowerReplica(LED, [mine])
+    is_known = commit == 6
+    assert leader.may_count(follower.fetch()) is is_known
+    follower.apply(ShardReply(SHARD, FetchError.NONE, 1, (StreamReply(6, 6, 6),)))
+    assert (mine.start, mine.end, mine.commit) == (0 if is_known else 6, 6, 6)
+    assert leader.may_count(follower.fetch())
+
+
+def test_a_repaired_follower_does_not_commit_what_was_not_compared() -> None:
+    mine = SimulatedLog(is_sync=False)
+    mine.records = [(1, n) for n in range(1, 7)]
+    mine.set_commit(2)
+    damage(mine, 4)
+    follower = FollowerReplica(replace(LED, in_sync=(1,)), [mine])
+    follower.is_repairing = True
+    follower.apply(ShardReply(SHARD, FetchError.NONE, 1, (StreamReply(6, 9, 9),)))
+    assert (mine.start, mine.end, mine.damaged_at) == (9, 9, None)
