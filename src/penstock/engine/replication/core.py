@@ -44,11 +44,10 @@ from penstock.engine.replication.messages import (
     Message,
     ShardFetch,
     ShardReply,
-    StreamReply,
 )
 from penstock.engine.replication.options import CoreOptions
 from penstock.engine.replication.sessions import FetchSession, ServedSession
-from penstock.errors import CorruptionError, StoreError, UnknownShardError
+from penstock.errors import StoreError, UnknownShardError
 
 TURN_MIN: Final = 32
 TURNS: Final = 20
@@ -493,26 +492,7 @@ class ReplicaCore:
         leader = self.leaders.get(shard)
         if leader is None:
             return ShardReply(shard, FetchError.NOT_LEADER, fetch.leader_epoch)
-        epoch = leader.assignment.leader_epoch
-        error = leader.check_fetch(node, fetch)
-        if error is not FetchError.NONE:
-            return ShardReply(shard, error, epoch)
-        streams = leader.divergence(fetch)
-        if streams is not None:
-            return ShardReply(shard, FetchError.NONE, epoch, streams)
-        limit = min(size, self._options.shard_size)
-        read = tuple(
-            _read(log, position.end, limit)
-            for log, position in zip(leader.logs, fetch.positions, strict=True)
-        )
-        has_news = (
-            any(
-                min(s.commit, p.safe) > p.commit for s, p in zip(read, fetch.positions, strict=True)
-            )
-            or any(stream.data for stream in read)
-            or any(s.start > p.end for s, p in zip(read, fetch.positions, strict=True))
-        )
-        return ShardReply(shard, FetchError.NONE, epoch, read) if has_news else None
+        return leader.reply_to(node, fetch, min(size, self._options.shard_size))
 
     # The follower's part
 
@@ -615,13 +595,3 @@ class ReplicaCore:
 
     def _send(self, to: int, message: Message) -> None:
         self.effects.append(Send(to, message))
-
-
-def _read(log: ReplicaLog, offset: int, max_size: int) -> StreamReply:
-    if not log.start <= offset < log.end:
-        return StreamReply(offset, log.commit, log.start)
-    try:
-        data, _ = log.read_range(offset, max_size)
-    except CorruptionError:
-        return StreamReply(offset, log.commit, log.start)  # the log knows; see `_handle_damage`
-    return StreamReply(offset, log.commit, log.start, data)

@@ -22,9 +22,11 @@ from penstock.engine.replication.log import ReplicaLog
 from penstock.engine.replication.messages import (
     FetchError,
     ShardFetch,
+    ShardReply,
     StreamPosition,
     StreamReply,
 )
+from penstock.errors import CorruptionError
 
 
 class FollowerProgress:
@@ -138,6 +140,28 @@ class LeaderReplica:
         )
         differs = any(reply.cut_end >= 0 for reply in replies)
         return replies if differs else None
+
+    def reply_to(self, node: int, fetch: ShardFetch, size_max: int) -> ShardReply | None:
+        """Return what a follower has to know, with up to `size_max` bytes of each log; None when it
+        knows everything."""
+        shard, epoch = self.assignment.shard, self.assignment.leader_epoch
+        error = self.check_fetch(node, fetch)
+        if error is not FetchError.NONE:
+            return ShardReply(shard, error, epoch)
+        streams = self.divergence(fetch)
+        if streams is not None:
+            return ShardReply(shard, FetchError.NONE, epoch, streams)
+        read = tuple(
+            read_stream(log, position.end, size_max)
+            for log, position in zip(self.logs, fetch.positions, strict=True)
+        )
+        has_news = any(
+            stream.data
+            or min(stream.commit, position.safe) > position.commit
+            or stream.start > position.end
+            for stream, position in zip(read, fetch.positions, strict=True)
+        )
+        return ShardReply(shard, FetchError.NONE, epoch, read) if has_news else None
 
     def record_fetch(self, now: float, node: int, fetch: ShardFetch, broker_epoch: int) -> None:
         """Count what a follower has; its logs are prefixes of the leader's."""
@@ -254,3 +278,14 @@ def _compare(log: ReplicaLog, position: StreamPosition) -> StreamReply:
 
 def _covers(ends: Sequence[int], others: Sequence[int]) -> bool:
     return all(end >= other for end, other in zip(ends, others, strict=True))
+
+
+def read_stream(log: ReplicaLog, offset: int, max_size: int) -> StreamReply:
+    """Return the bytes of one log from `offset` on; none where it has none, or damaged ones."""
+    if not log.start <= offset < log.end:
+        return StreamReply(offset, log.commit, log.start)
+    try:
+        data, _ = log.read_range(offset, max_size)
+    except CorruptionError:
+        return StreamReply(offset, log.commit, log.start)  # the log knows: `damaged_at`
+    return StreamReply(offset, log.commit, log.start, data)
