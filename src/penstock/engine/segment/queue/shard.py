@@ -343,24 +343,6 @@ class ShardLog:
         _, row = self._record_from(self.unit_of(self.earliest), self.next_unit)
         return None if row is None else row.position
 
-    def find_lost(self, first_offset: int = 0) -> list[tuple[int, int]]:
-        """Return the ranges of offsets from `first_offset` on that no unit has a record for."""
-        expected = max(first_offset, self.earliest)
-        unit, stop = self.unit_of(expected), self.next_unit
-        lost: list[tuple[int, int]] = []
-        while unit < stop:
-            rows = self.rows(unit, min(_ROWS_PER_STEP, stop - unit))
-            for row in rows:
-                if row.is_blank:
-                    continue
-                if row.first_offset > expected:
-                    lost.append((expected, row.first_offset))
-                expected = max(expected, row.end_offset)
-            unit += len(rows)
-        if expected < self.next_offset:
-            lost.append((expected, self.next_offset))
-        return lost
-
     @property
     def first_unit(self) -> int:
         """The oldest unit that the files may hold."""

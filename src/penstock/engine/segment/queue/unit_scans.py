@@ -1,4 +1,5 @@
-"""What a look at some units of a queue tells: about how large a shard is, where its files end."""
+"""What a look at units of a queue tells: about how large a shard is, which records are lost, where
+its files end."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 
 _SIZE_SAMPLES: Final = 32
+_ROWS_PER_STEP: Final = 4096
 _BASE_OFFSET: Final = 4
 """The field of a batch unit."""
 
@@ -24,6 +26,25 @@ def estimate_size(shard: ShardLog) -> int:
     # A shard that is cut or deleted meanwhile has fewer units than it had.
     sizes = [row.size for unit in range(first, stop, step) for row in shard.rows(unit, 1)]
     return sum(sizes) * (stop - first) // len(sizes) if sizes else 0
+
+
+def find_lost(shard: ShardLog, first_offset: int = 0) -> list[tuple[int, int]]:
+    """Return the ranges of offsets from `first_offset` on that no unit has a record for."""
+    expected = max(first_offset, shard.earliest)
+    unit, stop = shard.unit_of(expected), shard.next_unit
+    lost: list[tuple[int, int]] = []
+    while unit < stop:
+        rows = shard.rows(unit, min(_ROWS_PER_STEP, stop - unit))
+        for row in rows:
+            if row.is_blank:
+                continue
+            if row.first_offset > expected:
+                lost.append((expected, row.first_offset))
+            expected = max(expected, row.end_offset)
+        unit += len(rows)
+    if expected < shard.next_offset:
+        lost.append((expected, shard.next_offset))
+    return lost
 
 
 def batch_unit_behind(units: UnitFiles, state: ShardState) -> int:

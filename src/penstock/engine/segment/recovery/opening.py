@@ -16,7 +16,7 @@ from penstock.engine.segment.queue.entry_rows import UnitRow
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.engine.segment.queue.state_files import StateFiles, bucket_of
-from penstock.engine.segment.queue.unit_scans import batch_unit_behind
+from penstock.engine.segment.queue.unit_scans import batch_unit_behind, find_lost
 from penstock.engine.segment.recovery.checkpoint import (
     DerivedPoint,
     known_until,
@@ -202,7 +202,7 @@ def _mark_lost(
         named_size += size
         latest = max(latest, replay.latest.get(shard.shard, 0), ends.get(shard.shard, 0))
         _fill_gaps(parts, shard, latest)
-        lost = shard.find_lost(before.get(shard.shard, 0))
+        lost = find_lost(shard, before.get(shard.shard, 0))
         unnamed += _count_unnamed(replay, shard, lost)
         shard.state.add_lost(lost)
         if lost:
@@ -260,7 +260,7 @@ def _suspect_all(parts: StoreParts, position: int, records: int, offsets: int) -
     than `GAP_MAX` offsets in one step no replay believes.)"""
     for shard in parts.table:
         if not shard.state.dropped and not shard.has_record_at(position):
-            lost = shard.find_lost()
+            lost = find_lost(shard)
             # What an earlier start reserved for the same damage is not reserved again.
             is_reserved = bool(lost) and lost[-1][1] == shard.next_offset
             end = lost[-1][0] if is_reserved else shard.next_offset

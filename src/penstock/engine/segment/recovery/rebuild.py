@@ -29,6 +29,7 @@ from penstock.engine.segment.index.key_index import KeyIndex
 from penstock.engine.segment.log.commit_log import CommitLog
 from penstock.engine.segment.log.log_files import FileSet
 from penstock.engine.segment.queue.shard import ShardLog
+from penstock.engine.segment.queue.unit_scans import find_lost
 from penstock.platform.log import get_logger
 from penstock.record import QueueKind
 
@@ -49,7 +50,7 @@ def rebuild_queue(files: FileSet, shard: ShardLog, end: int) -> None:
         builder = _SimpleBuilder if shard.kind is QueueKind.SIMPLE else _BatchBuilder
         builder(files, shard).run(end, stop)
         shard.mark_rebuilt(stop)
-        shard.state.set_lost(shard.find_lost())
+        shard.state.set_lost(find_lost(shard))
 
 
 class _Builder(ABC):
