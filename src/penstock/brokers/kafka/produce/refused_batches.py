@@ -4,7 +4,7 @@ A producer has up to five requests on their way. When one is refused for a momen
 not lead yet), those after it are already here. They are refused, too, until the first one comes
 again:
 
-  * a producer that the shard knows would be told OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then
+  * a producer that the shard knows would get OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then
     raises its epoch, and sends batches whose outcome is unknown under new numbers to all of its
     partitions: no broker recognises the repetition, and records are stored twice
   * one that the shard does not know may begin anywhere. The later batch would be stored, and
