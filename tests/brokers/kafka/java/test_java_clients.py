@@ -123,6 +123,27 @@ def test_kafkas_own_tools_go_round(tools: str, server: Running, tmp_path: Path) 
     assert "java" not in kafka.topics("--list").split()
 
 
+def test_the_tools_for_replicas_go_round(tools: str, server: Running, tmp_path: Path) -> None:
+    kafka = Tools(tools, server.address)
+    kafka.topics("--create", "--topic", "placed", "--replica-assignment", "1,1")
+    assert "Replicas: 1\tIsr: 1\tElr:" in kafka.topics("--describe", "--topic", "placed")
+    target = {"topic": "placed", "partition": 1, "replicas": [1]}
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [target]}))
+    named = ("--reassignment-json-file", str(plan))
+    move = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+    assert "Successfully started" in kafka.run(move, *named, "--execute")
+    assert "is completed" in kafka.run(move, *named, "--verify")
+    assert "No partition reassignments" in kafka.run(move, "--list")
+    assert "None of the specified" in kafka.run(move, *named, "--cancel")
+    elect = f"{TOOLS}.LeaderElectionCommand"
+    kind = ("--election-type", "PREFERRED")
+    one = ("--topic", "placed", "--partition", "0")
+    assert "Valid replica already elected" in kafka.run(elect, *kind, *one)
+    kafka.run(elect, *kind, "--all-topic-partitions")
+    kafka.topics("--delete", "--topic", "placed")
+
+
 @pytest.mark.parametrize("storage", ["segment", "rocksdb", "memory"])
 def test_javas_transactions_on_topics_that_hold_no_batches(
     tools: str, server: Running, storage: str

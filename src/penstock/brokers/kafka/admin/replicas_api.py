@@ -65,6 +65,8 @@ class ReplicasApi:
                     codes[key] = _UNKNOWN
                 elif replicas is None:
                     ends[key] = shard.id
+                elif tuple(replicas) == shard.replicas and not shard.is_moving:
+                    codes[key] = _NOTHING  # it is there
                 else:
                     try:
                         moves[key] = self._move(shard, replicas, may_resize=may_resize)
