@@ -5,12 +5,21 @@
     python -m bench.cluster --kafka-peer DIRECTORY     # also three nodes of Kafka
 
 All nodes and the clients share this machine: the figures compare two clusters in one run, not a
-cluster with a single node. DIRECTORY (or PENSTOCK_BENCH_KAFKA_PEER) has a `pom.xml` that depends on
+cluster with a single node. The clusters run in turns, round by round: while one is measured the
+other is stopped. DIRECTORY (or PENSTOCK_BENCH_KAFKA_PEER) has a `pom.xml` that depends on
 Kafka; its nodes have Kafka's defaults and min.insync.replicas=2. A row without a figure for a peer
-does not apply to it. Failover is the time from the fault of a partition's leader to the first
+does not apply to it.
+
+End to end is the time from a call of produce to the arrival of the message at a consumer, for
+single messages at a fixed rate. It is measured after messages have passed for a second, and stands
+beside the rate that was reached: a cluster that reaches less has a backlog, and its times say only
+how long the run was.
+
+Failover is the time from the fault of a partition's leader to the first
 acknowledgement of a message that was produced after the fault; for a leader that stops in order it
 is the longest time that a message waited for its acknowledgement. The client refreshes its metadata
-every 50 ms. With one copy the time includes the start of the node.
+every 50 ms. With one copy the time includes the start of the node. Kafka's failovers take a session
+of 9 s each, so `--peer-failovers` is smaller.
 """
 
 from __future__ import annotations
@@ -35,7 +44,10 @@ import penstock
 from penstock.errors import StoreError
 
 PARTITIONS = 3
-SETTLE_S = 3.0
+SETTLE_S = 1.0
+WARM_S = 1.0
+RATE = 1_000
+LATENCY_S = 5.0
 PAUSED_S = 8.0
 """Longer than a session of Penstock lasts; Kafka's default of 9 s may still run."""
 CATCH_UP_MB = 256
@@ -55,129 +67,140 @@ QUICK_CLIENT = {
 
 
 class ClusterBench:
-    """Measures both clusters in turn, round by round."""
+    """Measures one cluster at a time."""
 
-    def __init__(self, clusters: list[Cluster], given: argparse.Namespace, bar: Bar) -> None:
-        self._clusters = clusters
+    def __init__(self, given: argparse.Namespace, bar: Bar) -> None:
         self._messages: int = given.messages
-        self._rounds: int = given.rounds
         self._failovers: int = given.failovers
+        self._peer_failovers: int = given.peer_failovers
         self._replication: int = given.replication
         self._bar = bar
         self._run = f"{time.time_ns():x}"
         self._topics = 0
-        self.rows: list[Row] = []
+        self.rows: dict[str, Row] = {}
+
+    def _row(self, name: str, unit: str, *, more_is_better: bool = True) -> Row:
+        return self.rows.setdefault(name, Row(name, unit, more_is_better))
+
+    def _add(self, cluster: Cluster, row: Row, *figures: float) -> None:
+        row.results.setdefault(cluster.name, []).extend(figures)
 
     def _topic(self, cluster: Cluster, partitions: int = PARTITIONS) -> str:
         self._topics += 1
         name = f"bench-{self._run}-{self._topics}"
         cluster.create_topic(name, partitions, self._replication)
+        _wait_in_sync(cluster, name, self._replication)
         return name
 
-    def produce(self, size: int, share: float) -> None:
-        row = Row(f"produce {size} B, {self._replication} copies, acks=all", "msg/s")
+    def produce(self, cluster: Cluster, size: int, share: float) -> None:
+        row = self._row(f"produce {size} B, {self._replication} copies, acks=all", "msg/s")
         count = max(1_000, int(self._messages * share))
-        for number in range(self._rounds):
-            self._bar.show(f"{row.name}, round {number + 1}")
-            for cluster in self._clusters if number % 2 == 0 else self._clusters[::-1]:
-                topic, cpu = self._topic(cluster), cluster.cpu_s()
-                took = produce(cluster.bootstrap, topic, count, size, {"acks": "all"})
-                row.results.setdefault(cluster.name, []).append(count / took)
-                used = (cluster.cpu_s() - cpu) / count * 1e6
-                row.cpu_us.setdefault(cluster.name, []).append(used)
-            self._bar.step()
-        self.rows.append(row)
+        topic = self._topic(cluster)
+        produce(cluster.bootstrap, topic, count // 10, size, {"acks": "all"})  # to warm it up
+        cpu = cluster.cpu_s()
+        took = produce(cluster.bootstrap, topic, count, size, {"acks": "all"})
+        self._add(cluster, row, count / took)
+        used = (cluster.cpu_s() - cpu) / count * 1e6
+        row.cpu_us.setdefault(cluster.name, []).append(used)
 
-    def latency(self) -> None:
-        half, late = Row("end to end p50, 1 k msg/s", "ms", False), Row("… p99", "ms", False)
-        for number in range(self._rounds):
-            self._bar.show(f"{half.name}, round {number + 1}")
-            for cluster in self._clusters if number % 2 == 0 else self._clusters[::-1]:
-                times = latencies_ms(cluster.bootstrap, self._topic(cluster, 1), 1_000, 4)
-                if times:
-                    half.results.setdefault(cluster.name, []).append(times[len(times) // 2])
-                    late.results.setdefault(cluster.name, []).append(times[len(times) * 99 // 100])
-            self._bar.step()
-        self.rows += [half, late]
+    def latency(self, cluster: Cluster) -> None:
+        half = self._row(f"end to end p50, {RATE} msg/s", "ms", more_is_better=False)
+        late = self._row("… p99", "ms", more_is_better=False)
+        reached = self._row("… rate that was reached", "msg/s")
+        cpu = cluster.cpu_s()
+        times, rate = latencies_ms(cluster.bootstrap, self._topic(cluster, 1), RATE, LATENCY_S)
+        used = (cluster.cpu_s() - cpu) / (RATE * (LATENCY_S + WARM_S)) * 1e6
+        self._add(cluster, half, times[len(times) // 2])
+        self._add(cluster, late, times[len(times) * 99 // 100])
+        self._add(cluster, reached, rate)
+        half.cpu_us.setdefault(cluster.name, []).append(used)
 
-    def failover(self, how: str) -> None:
-        row = Row(f"failover, leader {how}", "s", False)
-        for cluster in self._clusters:
-            topic = self._topic(cluster, 1)
-            for number in range(self._failovers):
-                self._bar.show(f"{cluster.name}: {row.name}, {number + 1} of {self._failovers}")
-                took = fail_over(cluster, topic, how, self._replication)
-                row.results.setdefault(cluster.name, []).append(took)
-        self._bar.step()
-        self.rows.append(row)
+    def failover(self, cluster: Cluster, how: str) -> None:
+        row = self._row(f"failover, leader {how}", "s", more_is_better=False)
+        is_own = isinstance(cluster, PenstockCluster)
+        times = self._failovers if is_own else self._peer_failovers
+        topic = self._topic(cluster, 1)
+        for number in range(times):
+            self._bar.show(f"{cluster.name}: {row.name}, {number + 1} of {times}")
+            self._add(cluster, row, fail_over(cluster, topic, how, self._replication))
 
-    def forwarding(self) -> None:
-        """Compare writes through the leader with writes through another node (Penstock only)."""
-        direct = Row("write of 1 KB at the leader", "µs", False)
-        other = Row("… through another node", "µs", False)
-        many = Row("batches of 500 × 1 KB at the leader", "msg/s")
-        elsewhere = Row("… through another node", "msg/s")
-        for cluster in self._clusters:
-            if isinstance(cluster, PenstockCluster):
-                self._bar.show("forwarding")
-                topic = self._topic(cluster, 1)
-                leader = cluster.leaders(topic)[0]
-                for node in (leader, next(one for one in NODES if one != leader)):
-                    single, batched = forward(cluster.storage_address(node), topic)
-                    rows = (direct, many) if node == leader else (other, elsewhere)
-                    rows[0].results[cluster.name] = single
-                    rows[1].results[cluster.name] = batched
-        self._bar.step()
-        self.rows += [direct, other, many, elsewhere]
+    def forwarding(self, cluster: Cluster) -> None:
+        """Compare writes through the leader with writes through another node (Penstock only).
+        Both connections are open and used in turns: neither has a warmer cache."""
+        direct = self._row("write of 1 KB at the leader", "µs", more_is_better=False)
+        other = self._row("… through another node", "µs", more_is_better=False)
+        many = self._row("batches of 500 × 1 KB at the leader", "msg/s")
+        elsewhere = self._row("… of batches, through another node", "msg/s")
+        if not isinstance(cluster, PenstockCluster):
+            return
+        topic = self._topic(cluster, 1)
+        leader = cluster.leaders(topic)[0]
+        node = next(one for one in NODES if one != leader)
+        found = forward(cluster.storage_address(leader), cluster.storage_address(node), topic)
+        for row, figure in zip((direct, other, many, elsewhere), found, strict=True):
+            self._add(cluster, row, figure)
 
-    def catch_up(self) -> None:
-        row = Row(f"catch-up of {CATCH_UP_MB} MB after a stop", "MB/s")
-        for cluster in self._clusters if self._replication > 1 else []:
-            self._bar.show(f"{cluster.name}: {row.name}")
-            topic = self._topic(cluster)
-            row.results[cluster.name] = [catch_up_mb_s(cluster, topic, self._replication)]
-        self._bar.step()
-        if row.results:
-            self.rows.append(row)
+    def catch_up(self, cluster: Cluster) -> None:
+        if self._replication == 1:
+            return
+        row = self._row(f"catch-up of {CATCH_UP_MB} MB after a stop", "MB/s")
+        self._add(cluster, row, catch_up_mb_s(cluster, self._topic(cluster), self._replication))
 
-    def memory(self) -> None:
-        row = Row("anonymous memory of all nodes", "MB", False)
-        for cluster in self._clusters:
-            row.results[cluster.name] = [cluster.anonymous_mb()]
-        self._bar.step()
-        self.rows.append(row)
+    def memory(self, cluster: Cluster) -> None:
+        row = self._row("anonymous memory of all nodes", "MB", more_is_better=False)
+        self._add(cluster, row, cluster.anonymous_mb())
 
 
-def latencies_ms(address: str, topic: str, rate: int, seconds: float) -> list[float]:
-    """Return the times from produce to arrival at a consumer, sorted."""
-    arrived: list[float] = []
-    count, ready = int(rate * seconds), threading.Event()
+def latencies_ms(address: str, topic: str, rate: int, seconds: float) -> tuple[list[float], float]:
+    """Return the times from produce to arrival at a consumer, sorted, and the messages a second
+    that were acknowledged. What is produced while the clients connect, and for `WARM_S` after the
+    first arrival, does not count."""
+    arrived: list[tuple[int, int]] = []
+    is_flowing, is_over = threading.Event(), threading.Event()
 
     def receive() -> None:
         consumer = Consumer({"bootstrap.servers": address, "group.id": "latency", "log_level": 0})
         consumer.assign([TopicPartition(topic, 0, 0)])
-        consumer.poll(0.5)
-        ready.set()
-        while len(arrived) < count:
-            message = consumer.poll(10)
-            if message is None:
-                break
-            if message.error() is None:
-                arrived.append((time.monotonic_ns() - int(message.value() or b"0")) / 1e6)
+        while not is_over.is_set():
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                arrived.append((int(message.value() or b"0"), time.monotonic_ns()))
+                is_flowing.set()
         consumer.close()
 
     receiver = threading.Thread(target=receive)
     receiver.start()
-    ready.wait(WAIT_S)
     producer = Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": "all"})
-    started = time.perf_counter()
-    for number in range(count):
-        time.sleep(max(0.0, started + number / rate - time.perf_counter()))
-        producer.produce(topic, str(time.monotonic_ns()).encode())
-        producer.poll(0)
-    producer.flush(WAIT_S)
-    receiver.join(WAIT_S)
-    return sorted(arrived)
+
+    def send(count: int) -> None:
+        started = time.perf_counter()
+        for number in range(count):
+            time.sleep(max(0.0, started + number / rate - time.perf_counter()))
+            producer.produce(topic, str(time.monotonic_ns()).encode())
+            producer.poll(0)
+
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while not is_flowing.is_set():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}: no message arrived within {WAIT_S:g} s")
+            send(1)
+            producer.flush(1.0)
+        send(int(rate * WARM_S))
+        producer.flush(WAIT_S)
+        first, began = time.monotonic_ns(), time.perf_counter()
+        count = int(rate * seconds)
+        send(count)
+        producer.flush(WAIT_S)
+        took = time.perf_counter() - began
+        while sum(sent >= first for sent, _ in arrived) < count:
+            if time.monotonic() > deadline + WAIT_S:
+                raise TimeoutError(f"{topic}: not all messages arrived within {WAIT_S:g} s")
+            time.sleep(0.1)
+    finally:
+        is_over.set()
+        receiver.join(WAIT_S)
+    return sorted((end - sent) / 1e6 for sent, end in arrived if sent >= first), count / took
 
 
 class Probe:
@@ -248,6 +271,7 @@ def fail_over(cluster: Cluster, topic: str, how: str, replication: int) -> float
     cluster.wait_for(set(NODES))
     probe.close()
     _wait_in_sync(cluster, topic, replication)
+    time.sleep(SETTLE_S)
     return probe.longest_after(began) if how == "stopped" else first - began
 
 
@@ -257,27 +281,34 @@ def _wait_in_sync(cluster: Cluster, topic: str, replication: int) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{cluster.name}: {topic} is not in sync within {WAIT_S:g} s")
         time.sleep(0.1)
-    time.sleep(SETTLE_S)
 
 
-def forward(address: str, topic: str) -> tuple[list[float], list[float]]:
-    """Return the microseconds of single writes, as [median], and messages a second in batches."""
+def forward(leader: str, other: str, topic: str) -> tuple[float, float, float, float]:
+    """Return the microseconds of single writes at two nodes, as medians, and their messages a
+    second in batches."""
     value = b"x" * 1_000
-    with penstock.connect(address) as store:
-        target = store.topic(topic)
-        times = []
+    singles: tuple[list[float], list[float]] = ([], [])
+    batches: tuple[list[float], list[float]] = ([], [])
+    with penstock.connect(leader) as first, penstock.connect(other) as second:
+        targets = (first.topic(topic), second.topic(topic))
         for number in range(600):
-            began = time.perf_counter()
-            target.write(value, partition=0)
-            if number >= 100:
-                times.append((time.perf_counter() - began) * 1e6)
-        rates = []
+            for target, times in zip(targets, singles, strict=True):
+                began = time.perf_counter()
+                target.write(value, partition=0)
+                if number >= 100:
+                    times.append((time.perf_counter() - began) * 1e6)
         for _ in range(5):
-            began = time.perf_counter()
-            for _ in range(20):
-                target.write_many([value] * 500, partition=0)
-            rates.append(20 * 500 / (time.perf_counter() - began))
-    return [statistics.median(times)], rates
+            for target, rates in zip(targets, batches, strict=True):
+                began = time.perf_counter()
+                for _ in range(20):
+                    target.write_many([value] * 500, partition=0)
+                rates.append(20 * 500 / (time.perf_counter() - began))
+    return (
+        statistics.median(singles[0]),
+        statistics.median(singles[1]),
+        statistics.median(batches[0]),
+        statistics.median(batches[1]),
+    )
 
 
 def catch_up_mb_s(cluster: Cluster, topic: str, replication: int) -> float:
@@ -295,17 +326,48 @@ def catch_up_mb_s(cluster: Cluster, topic: str, replication: int) -> float:
     return CATCH_UP_MB / (time.perf_counter() - began)
 
 
-PARTS: dict[str, Callable[[ClusterBench], None]] = {
-    "small": lambda bench: bench.produce(100, 1.0),
-    "large": lambda bench: bench.produce(1_000, 0.25),
-    "latency": lambda bench: bench.latency(),
-    "killed": lambda bench: bench.failover("killed"),
-    "paused": lambda bench: bench.failover("paused"),
-    "stopped": lambda bench: bench.failover("stopped"),
-    "forwarding": lambda bench: bench.forwarding(),
-    "catch-up": lambda bench: bench.catch_up(),
-    "memory": lambda bench: bench.memory(),
+Part = Callable[[ClusterBench, Cluster], None]
+ROUNDS: dict[str, Part] = {
+    "small": lambda bench, cluster: bench.produce(cluster, 100, 1.0),
+    "large": lambda bench, cluster: bench.produce(cluster, 1_000, 0.25),
+    "latency": lambda bench, cluster: bench.latency(cluster),
+    "forwarding": lambda bench, cluster: bench.forwarding(cluster),
+    "catch-up": lambda bench, cluster: bench.catch_up(cluster),
+    "memory": lambda bench, cluster: bench.memory(cluster),
 }
+"""Parts that every round measures."""
+FAULTS: dict[str, Part] = {
+    "killed": lambda bench, cluster: bench.failover(cluster, "killed"),
+    "paused": lambda bench, cluster: bench.failover(cluster, "paused"),
+    "stopped": lambda bench, cluster: bench.failover(cluster, "stopped"),
+}
+"""Parts that are measured once, several times each."""
+
+
+def measure(given: argparse.Namespace, clusters: list[Cluster]) -> list[Row]:
+    wanted = given.only or [*ROUNDS, *FAULTS]
+    rounds = {name: part for name, part in ROUNDS.items() if name in wanted}
+    faults = {name: part for name, part in FAULTS.items() if name in wanted}
+    bar = Bar(len(clusters) * (given.rounds * len(rounds) + len(faults)))
+    bench = ClusterBench(given, bar)
+
+    def run(cluster: Cluster, parts: dict[str, Part]) -> None:
+        if not parts:
+            return
+        bar.show(f"{cluster.name}: starting")
+        cluster.start_all()
+        for name, part in parts.items():
+            bar.show(f"{cluster.name}: {name}")
+            part(bench, cluster)
+            bar.step()
+        cluster.stop_all()
+
+    for number in range(given.rounds):
+        for cluster in clusters if number % 2 == 0 else clusters[::-1]:
+            run(cluster, rounds)
+    for cluster in clusters:
+        run(cluster, faults)
+    return [row for row in bench.rows.values() if row.results]
 
 
 def main() -> None:
@@ -313,9 +375,10 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--failovers", type=int, default=20)
+    parser.add_argument("--peer-failovers", type=int, default=5)
     parser.add_argument("--replication", type=int, default=3, choices=[1, 2, 3])
     parser.add_argument("--kafka-peer", default=os.environ.get("PENSTOCK_BENCH_KAFKA_PEER"))
-    parser.add_argument("--only", nargs="*", choices=list(PARTS), help="parts of the table")
+    parser.add_argument("--only", nargs="*", choices=[*ROUNDS, *FAULTS], help="parts of the table")
     parser.add_argument("--json", help="append one line with all figures to this file")
     given = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
@@ -323,19 +386,16 @@ def main() -> None:
     try:
         if given.kafka_peer:
             clusters.append(KafkaCluster(root / "kafka", Path(given.kafka_peer)))
-        for cluster in clusters:
-            cluster.start_all()
-        parts = list(given.only or PARTS)
-        rounds = sum(given.rounds if part in {"small", "large", "latency"} else 1 for part in parts)
-        bench = ClusterBench(clusters, given, Bar(rounds))
-        for part in parts:
-            PARTS[part](bench)
+        rows = measure(given, clusters)
         print(file=sys.stderr)
-        print(table_of(bench.rows), flush=True)
+        print(table_of(rows), flush=True)
         if given.json:
             with Path(given.json).open("a") as out:
-                rows = [{"row": row.name, "unit": row.unit, **row.results} for row in bench.rows]
-                out.write(json.dumps(rows) + "\n")
+                found = [
+                    {"row": row.name, "unit": row.unit, "cpu_us": row.cpu_us, **row.results}
+                    for row in rows
+                ]
+                out.write(json.dumps(found) + "\n")
     except (StoreError, TimeoutError):
         for log in sorted(root.glob("*/*.log")):
             print(f"{log.parent.name} {log.name}: {log.read_text()[-500:]}", file=sys.stderr)

@@ -4,11 +4,16 @@
 //! not verified against the old one. Their store timestamps are of another node's clock: they do
 //! not move the clock of this log.
 
-use crate::bytes::put;
+use pyo3::prelude::*;
+
+use crate::bytes::{put, View};
+use crate::codec::maybe_detached;
 use crate::dispatch::index_hashes;
 use crate::errors::Refusal;
 use crate::hash::crc_patch;
+use crate::extract::Bound64;
 use crate::properties::Properties;
+use crate::python::Encoded;
 use crate::queue::{Kind, Queue};
 use crate::record::{parse_trailer, put_trailer, Record, POSITION_AT, TRAILER_SIZE, TRAILER_START};
 use crate::state::{find_queue, State, NO_ROOM_IN_INDEX, NO_ROOM_IN_LOG};
@@ -74,6 +79,43 @@ impl State {
         self.index.add(&hashes, position, record.store_ms);
         self.list(handle);
     }
+}
+
+/// Positions of the records that change more of a shard than its queue: those with a producer, those
+/// of another leader epoch than the one before, and all of special topics. The caller has verified
+/// the records, and all of them have an offset.
+#[pyfunction]
+pub fn find_special<'py>(
+    py: Python<'py>,
+    log: &Bound<'py, PyAny>,
+    base: i64,
+    start: i64,
+    end: Bound64,
+    epoch: i64,
+    special_suffix: &Bound<'py, PyAny>,
+) -> PyResult<Vec<i64>> {
+    let view = View::readable(log)?;
+    let suffix = Encoded::new(special_suffix, "special_suffix")?;
+    let (log, suffix) = (view.bytes(), suffix.bytes());
+    let index_of = |position: i64| usize::try_from(position.saturating_sub(base)).unwrap_or(0);
+    let (mut at, end) = (index_of(start), index_of(end.0).min(log.len()));
+    let found = maybe_detached(py, end.saturating_sub(at), || {
+        let (mut found, mut last) = (Vec::new(), epoch);
+        while at < end {
+            let record = Record::parse(log, at).map_err(|reason| (at, reason))?;
+            let is_special = !suffix.is_empty() && record.topic.ends_with(suffix);
+            let is_new_epoch = record.leader_epoch() != last;
+            last = record.leader_epoch();
+            if is_special || is_new_epoch || Properties::parse(record.properties).has_producer() {
+                found.push(base + at as i64);
+            }
+            at += record.data.len();
+        }
+        Ok(found)
+    });
+    found.map_err(|(at, reason): (usize, &'static str)| {
+        Refusal::bad(format!("no record of a commit log at byte {at}: {reason}")).raise(py)
+    })
 }
 
 /// Verify that `data` is a run of whole records that come next in `queue`; their sizes, and the

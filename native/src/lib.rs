@@ -86,6 +86,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(kafka_wire::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::set_tag_header, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::slice_batches, module)?)?;
+    module.add_function(wrap_pyfunction!(copying::find_special, module)?)?;
     module.add_function(wrap_pyfunction!(tier::copy_records, module)?)?;
     module.add_function(wrap_pyfunction!(tier::place_records, module)?)?;
     module.add_function(wrap_pyfunction!(tier::index_records, module)?)?;

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::bytes::{extend, i16_at, i32_at, i64_at, View};
+use crate::bytes::{i16_at, i32_at, i64_at, put, View};
 use crate::codec::maybe_detached;
 use crate::copying::{group_size, move_record};
 use crate::entry::{Arena, Entry};
@@ -47,10 +47,48 @@ fn are_deleted(deleted: &[(i64, i64)], first: i64, end: i64) -> bool {
     after > 0 && end <= deleted[after - 1].1
 }
 
+/// Records that were verified, as places in the log: those that adjoin are one.
 struct Copied {
-    data: Vec<u8>,
+    pieces: Vec<(usize, usize)>,
+    size: usize,
     next_offset: i64,
     damage: Option<(i64, Reason)>,
+}
+
+impl Copied {
+    #[inline]
+    fn add(&mut self, index: usize, size: usize) {
+        self.size += size;
+        match self.pieces.last_mut() {
+            Some(last) if last.0 + last.1 == index => last.1 += size,
+            _ => self.pieces.push((index, size)),
+        }
+    }
+
+    /// Keep the first `size` bytes.
+    fn truncate(&mut self, size: usize) {
+        while let Some(last) = self.pieces.last_mut() {
+            let before = self.size - last.1;
+            if before < size {
+                last.1 = size - before;
+                break;
+            }
+            self.size = before;
+            self.pieces.pop();
+        }
+        self.size = size;
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>, log: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        PyBytes::new_with(py, self.size, |out| {
+            let mut at = 0;
+            for &(index, size) in &self.pieces {
+                put(out, at, log.get(index..index + size).unwrap_or(&[]));
+                at += size;
+            }
+            Ok(())
+        })
+    }
 }
 
 /// What of a shard is copied, and how much of it.
@@ -63,16 +101,9 @@ struct Span<'a> {
 }
 
 fn copy(file: &LogFile<'_>, units: &[u8], kind: Kind, span: &Span<'_>) -> Copied {
-    let size: usize = units
-        .chunks_exact(kind.unit_size())
-        .map(|unit| usize::try_from(i32_at(unit, 8).unwrap_or(0)).unwrap_or(0))
-        .fold(0, usize::saturating_add);
-    let mut done = Copied {
-        data: Vec::with_capacity(size.min(span.max_size).min(file.log.len())),
-        next_offset: span.offset,
-        damage: None,
-    };
-    // Where the last group began and ends, in bytes of `data`, and its first offset.
+    let mut done =
+        Copied { pieces: Vec::new(), size: 0, next_offset: span.offset, damage: None };
+    // Where the last group began and ends, in bytes that were copied, and its first offset.
     let (mut group_start, mut group_end, mut group_offset) = (0, 0, span.offset);
     for unit in units.chunks_exact(kind.unit_size()) {
         let Some(row) = row_of(unit, kind, done.next_offset) else {
@@ -87,7 +118,7 @@ fn copy(file: &LogFile<'_>, units: &[u8], kind: Kind, span: &Span<'_>) -> Copied
         };
         match file.record(index, row.position, row.size) {
             Ok(record) if record.queue_offset == row.first => {
-                let copied = done.data.len();
+                let copied = done.size;
                 if copied >= group_end {
                     let size = if span.whole_groups { size_of_group(&record) } else { None };
                     let size = size.unwrap_or(record.data.len());
@@ -97,7 +128,7 @@ fn copy(file: &LogFile<'_>, units: &[u8], kind: Kind, span: &Span<'_>) -> Copied
                     (group_start, group_offset) = (copied, done.next_offset);
                     group_end = copied.saturating_add(size);
                 }
-                extend(&mut done.data, record.data);
+                done.add(index, record.data.len());
             }
             Ok(_) => {
                 done.damage = Some((row.position, "unit and record do not agree on the offset"));
@@ -110,8 +141,8 @@ fn copy(file: &LogFile<'_>, units: &[u8], kind: Kind, span: &Span<'_>) -> Copied
         }
         done.next_offset = row.end;
     }
-    if done.data.len() < group_end {
-        done.data.truncate(group_start);
+    if done.size < group_end {
+        done.truncate(group_start);
         done.next_offset = group_offset;
     }
     done
@@ -155,7 +186,7 @@ pub fn copy_records<'py>(
     let max_size = usize::try_from(max_size.0).unwrap_or(0);
     let span = Span { offset, deleted: &deleted, max_size, whole_groups };
     let done = maybe_detached(py, usize::MAX, || copy(&file, units, kind, &span));
-    let data = PyBytes::new(py, &done.data);
+    let data = done.to_bytes(py, log.bytes())?;
     (data, done.next_offset, damage_or_none(py, done.damage)?).into_pyobject(py)
 }
 

@@ -359,6 +359,9 @@ class RaftCore:
     @staticmethod
     def peek(message: bytes) -> tuple[int, int, int, int, int]: ...
 
+def find_special(
+    log: Buffer, base: int, start: int, end: int, epoch: int, special_suffix: str
+) -> list[int]: ...
 def copy_records(
     log: Buffer,
     base: int,

@@ -214,3 +214,30 @@ def test_the_checksum_of_a_moved_record_is_the_one_it_would_have_been_written_wi
     index = start - copy.base
     rewritten = core.encode_raw(replace(raw, position=start), True)
     assert copy.log[index : index + leader.end] == rewritten
+
+
+def test_records_with_news_for_their_shard_are_found(core: Core) -> None:
+    bench = Workbench(core, base=1 << 20)
+    positions = []
+    producer = "7,0,0,1"
+    for number, (epoch, sender) in enumerate(
+        [(3, None), (3, None), (4, None), (4, producer), (4, None), (6, None)]
+    ):
+        positions.append(bench.end)
+        bench.appender.append_many(bench.handle, [Record(value=b"%d" % number)], NOW, epoch, sender)
+    found = [positions[number] for number in (2, 3, 5)]
+    log, base, end = bench.log, bench.base, bench.end
+    assert core.find_special(log, base, base, end, 3, "%ctl") == found
+    assert core.find_special(log, base, base, end, 0, "%ctl") == [positions[0], *found]
+    assert core.find_special(log, base, positions[3], end, 4, "%ctl") == found[1:]
+    assert core.find_special(log, base, end, end, 4, "%ctl") == []
+    assert core.find_special(log, base, base, end, 3, "ers") == positions
+
+
+def test_news_are_not_looked_for_outside_the_records(core: Core) -> None:
+    bench = Workbench(core)
+    bench.append(Record(value=b"one"))
+    with pytest.raises(BadRequestError, match="no record of a commit log at byte"):
+        core.find_special(bench.log, 0, 1, bench.end, 0, "")
+    with pytest.raises(BadRequestError, match="no record of a commit log at byte"):
+        core.find_special(bench.log, 0, 0, bench.end + 100, 0, "")

@@ -175,6 +175,15 @@ class Core(Protocol):
         leader_epoch: int,
     ) -> list[StoredRecord]: ...
 
+    def find_special(
+        self, log: Buffer, base: int, start: int, end: int, epoch: int, special_suffix: str
+    ) -> list[int]:
+        """Return the positions, from `start` up to `end`, of the records that change more of a
+        shard than its queue: those with a producer, those of another leader epoch than the record
+        before (`epoch`, before the first), and all of topics with the suffix. The caller has
+        verified the records."""
+        ...
+
     def copy_records(
         self,
         log: Buffer,

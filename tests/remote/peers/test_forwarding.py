@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from msgspec import msgpack
 from msgspec.structs import replace
 from tests.meta.raft.cluster_in_process import wait_until
 from tests.meta.raft.network.two_nodes import TwoNodes
@@ -51,8 +52,10 @@ from penstock.remote.peers.connections import ClientConnectionManager
 from penstock.remote.peers.forward_calls import ForwardCalls
 from penstock.remote.peers.shard_service import ShardService, forwarded_methods, shard_handlers
 from penstock.remote.wire import records as wire
+from penstock.remote.wire.packed_write import WRITE_PACKED, unpack_write
 
 HERE, THERE = 1, 2
+packed = msgpack.encode
 MEMORY = "EngineMemory"
 
 
@@ -357,3 +360,50 @@ def test_writes_and_reads_take_the_channel_and_grpc_where_there_is_none(tmp_path
         assert [len(record.value or b"") for record in records] == [5_000, 7]
     finally:
         pair.close()
+
+
+def test_every_field_of_a_record_survives_the_way_to_the_leader(pair: Pair) -> None:
+    records = [
+        Record(None, b"gone"),
+        Record(b"", b"", ("red", "gr\u00fcn"), (("a", None), ("b", b"")), 5, 1 << 50),
+        Record(b"bytes of another alphabet", None, ("\udcff",), (("\udc80", b"x"),), 0),
+    ]
+    for record in records:
+        pair.here.batch_write(pair.name, [record])
+    found = pair.there.read_by_offset(pair.name, Offset(0))
+    for sent, stored in zip(records, found, strict=True):
+        assert (stored.value, stored.key, stored.tags, stored.headers) == (
+            sent.value,
+            sent.key,
+            sent.tags,
+            sent.headers,
+        )
+        assert stored.expires_at_ms == sent.expires_at_ms
+        assert sent.timestamp_ms in {None, stored.timestamp_ms}
+
+
+def test_a_leader_of_an_earlier_release_gets_writes_in_its_form(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, with_channel=True)
+    try:
+        method = pair.serving._methods.pop(WRITE_PACKED.encode())
+        pair.here.write(pair.name, Record(b"one"))
+        pair.here.batch_write(pair.name, [Record(b"two"), Record(b"three")])
+        assert pair.forwarder._unpacked == {THERE}
+        # After its update it registers again.
+        pair.serving._methods[WRITE_PACKED.encode()] = method
+        pair.meta.register_node("", listeners=pair.meta.list_nodes()[0].listeners)
+        wait_until(lambda: not pair.forwarder._unpacked, "the node is asked again")
+        pair.here.write(pair.name, Record(b"four"))
+        assert pair.forwarder._unpacked == set()
+        found = pair.there.read_by_offset(pair.name, Offset(0))
+        assert [record.value for record in found] == [b"one", b"two", b"three", b"four"]
+    finally:
+        pair.close()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x93", b"\xc1", packed([1, [], None, "all"]), packed(["a_0", [], None, "some"])]
+)
+def test_a_malformed_packed_write_is_refused(data: bytes) -> None:
+    with pytest.raises(BadRequestError, match="malformed request"):
+        unpack_write(data)

@@ -4,6 +4,7 @@ where it was not built, and the oracle of its tests."""
 from penstock.codec.format import java_hash
 from penstock.codec.pure.append_path import AppendPath, all_fit
 from penstock.codec.pure.appender import Appender
+from penstock.codec.pure.copying import find_special
 from penstock.codec.pure.group_commit import GroupCommit
 from penstock.codec.pure.read.batch_keys import index_fill, read_keys
 from penstock.codec.pure.read.codec import (
@@ -43,6 +44,7 @@ __all__ = [
     "decode_raw",
     "encode_raw",
     "find_record",
+    "find_special",
     "index_fill",
     "index_lookup",
     "index_newest",

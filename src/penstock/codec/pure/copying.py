@@ -6,7 +6,7 @@ bytes that were not verified against the old one.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.codec.format import (
     CHECKSUM_MASK,
@@ -16,7 +16,7 @@ from penstock.codec.format import (
     RECORD_HEAD,
 )
 from penstock.codec.pure.queue_table import Queue
-from penstock.codec.pure.read.codec import crc_patch
+from penstock.codec.pure.read.codec import crc_patch, view_of
 from penstock.codec.pure.read.dispatching import Facts, facts_of
 from penstock.codec.pure.read.located import (
     RecordParts,
@@ -27,6 +27,9 @@ from penstock.codec.pure.read.located import (
     write_checksum,
 )
 from penstock.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _POSITION_AT: Final = RECORD_HEAD.position_of("position")
 _POSITION_END: Final = _POSITION_AT + 8
@@ -64,6 +67,27 @@ def read_copies(data: memoryview, queue: Queue, *, strict: bool) -> list[Copy]:
     if not copies or group_end > index:
         raise BadRequestError("data holds no record" if not copies else "a group is cut short")
     return copies
+
+
+def find_special(
+    log: Buffer, base: int, start: int, end: int, epoch: int, special_suffix: str
+) -> list[int]:
+    """Return the positions of records that change more of a shard than its queue: see
+    `codec.interface`."""
+    view = view_of(log)
+    index, stop = start - base, min(end - base, len(view))
+    found: list[int] = []
+    while index < stop:
+        parts = find_parts(view, index, len(view))
+        if isinstance(parts, str):
+            raise BadRequestError(f"no record of a commit log at byte {index}: {parts}")
+        facts = facts_of(view, parts)
+        is_special = bool(special_suffix) and facts.topic.endswith(special_suffix)
+        if is_special or facts.epoch != epoch or facts.has_producer:
+            found.append(base + index)
+        epoch = facts.epoch
+        index += parts.size
+    return found
 
 
 def _read_one(data: memoryview, index: int, queue: Queue, *, strict: bool) -> Facts:

@@ -20,7 +20,7 @@ from google.protobuf.message import EncodeError
 from google.protobuf.message import Message as WireMessage
 
 from penstock.engine.contract import StorageEngine
-from penstock.errors import BusyError, DeadlineError, StoreError
+from penstock.errors import BusyError, DeadlineError, NotSupportedError, StoreError
 from penstock.meta import STORAGE_LISTENER, MetadataClient, Update, Watch
 from penstock.meta.events import NodePut, NodeRemoved
 from penstock.platform.clock_guard import ClockStatus
@@ -29,6 +29,7 @@ from penstock.remote import storage_pb2
 from penstock.remote.peers.forward_calls import ForwardCalls
 from penstock.remote.peers.remote_engine import RemoteEngine
 from penstock.remote.wire.errors import error_of_call
+from penstock.remote.wire.packed_write import WRITE_PACKED, PackedWrite, pack_write
 from penstock.remote.wire.records import MESSAGE_SIZE_MAX
 from penstock.remote.wire.shard_calls import CALL_S, FORWARDED, SERVICE, WRITE, ShardCall
 
@@ -54,6 +55,8 @@ class ClientConnectionManager:
         self._channels: dict[int, tuple[str, grpc.Channel]] = {}
         self._free: Final = threading.Semaphore(PENDING_CALLS_MAX)
         self._watch: Watch | None = None
+        self._unpacked: Final[set[int]] = set()
+        """Nodes that refused a packed write; they are asked again when they have registered."""
         self.forward_calls: ForwardCalls | None = None
         """The channel of the internal port; None: this node has none."""
 
@@ -87,6 +90,25 @@ class ClientConnectionManager:
     def write_send(self, node_id: int, message: WireMessage) -> WireMessage:
         """Have the leader of a shard append records."""
         return self.send(node_id, WRITE, message)
+
+    def send_packed(self, node_id: int, write: PackedWrite) -> WireMessage | None:
+        """Have the leader of a shard append records, over the internal port; None: nothing was
+        sent, or the node does not know such calls."""
+        calls = self.forward_calls
+        if calls is None or node_id in self._unpacked:
+            return None
+        data = pack_write(write)
+        if data is None:
+            return None
+        try:
+            with self._thread_of_call():
+                reply = calls.call(node_id, WRITE_PACKED, data, WRITE.timeout_s)
+        except NotSupportedError:
+            # It has done nothing: the same write in the form of earlier releases says more.
+            with self._lock:
+                self._unpacked.add(node_id)
+            return None
+        return None if reply is None else WRITE.reply.message.FromString(reply)
 
     def open_shards(
         self, node_id: int, topic_id: str, partitions: Sequence[int], revision: int
@@ -184,26 +206,30 @@ class ClientConnectionManager:
         calls = self.forward_calls
         if calls is None or call.method not in _FORWARDED:
             return None
-        if not self._free.acquire(blocking=False):
-            raise _too_many()
         try:
-            reply = calls.call(node_id, call.method, _serialize(message), call.timeout_s)
+            with self._thread_of_call():
+                reply = calls.call(node_id, call.method, _serialize(message), call.timeout_s)
         except EncodeError:
             return None  # gRPC says what is too large
-        finally:
-            self._free.release()
         return None if reply is None else call.reply.message.FromString(reply)
 
     @contextmanager
-    def _pending_call(self, node_id: int, address: str, request: WireMessage) -> Iterator[None]:
+    def _thread_of_call(self) -> Iterator[None]:
+        """Count a call that waits for another node."""
         if not self._free.acquire(blocking=False):
             raise _too_many()
         try:
             yield
-        except grpc.RpcError as error:
-            raise error_of_call(error, f"node {node_id} at {address}", request) from error
         finally:
             self._free.release()
+
+    @contextmanager
+    def _pending_call(self, node_id: int, address: str, request: WireMessage) -> Iterator[None]:
+        with self._thread_of_call():
+            try:
+                yield
+            except grpc.RpcError as error:
+                raise error_of_call(error, f"node {node_id} at {address}", request) from error
 
     def _channel(self, node_id: int) -> tuple[str, grpc.Channel]:
         with self._lock:
@@ -234,6 +260,7 @@ class ClientConnectionManager:
                 self._addresses.clear()
             for event in update.events:
                 if isinstance(event, NodePut):
+                    self._unpacked.discard(event.node.node_id)
                     address = event.node.listeners.get(STORAGE_LISTENER)
                     if address is None:
                         self._addresses.pop(event.node.node_id, None)

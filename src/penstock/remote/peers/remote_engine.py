@@ -13,6 +13,7 @@ from penstock.record import Offset, Producer, Record, ShardId
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2
 from penstock.remote.wire import shard_calls as calls
+from penstock.remote.wire.packed_write import PackedWrite
 from penstock.remote.wire.shard_calls import ShardCall
 
 if TYPE_CHECKING:
@@ -59,8 +60,12 @@ class RemoteEngine(ForwardingEngine):
         producer: Producer | None = None,
         acks: Acks = Acks.ALL,
     ) -> Written:
-        message = calls.WRITE.encode(shard, records, producer=producer, acks=acks)
-        return calls.WRITE.decode(self.connections.write_send(self.node_id, message))
+        packed = PackedWrite(shard.name, records, producer, acks)
+        written = self.connections.send_packed(self.node_id, packed)
+        if written is None:
+            message = calls.WRITE.encode(shard, records, producer=producer, acks=acks)
+            written = self.connections.write_send(self.node_id, message)
+        return calls.WRITE.decode(written)
 
     def batch_write(
         self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None

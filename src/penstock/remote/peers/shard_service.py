@@ -33,7 +33,8 @@ from penstock.remote.peers.forward_calls import Serve
 from penstock.remote.wire import records as wire
 from penstock.remote.wire.errors import failure_of
 from penstock.remote.wire.fields import arguments_of
-from penstock.remote.wire.shard_calls import FORWARDED, SERVICE, SHARD_CALLS, ServedCall
+from penstock.remote.wire.packed_write import WRITE_PACKED, unpack_write
+from penstock.remote.wire.shard_calls import FORWARDED, SERVICE, SHARD_CALLS, WRITE, ServedCall
 
 KNOWN_WITHIN_S: Final = 3.0
 """How long after another node this one may learn of a shard."""
@@ -113,6 +114,15 @@ class ShardService:
         handle = self._led(message.shard)
         return call.run(handle.driver, handle.name, message)
 
+    def write_packed(self, data: bytes) -> WireMessage:
+        """Serve a write in the form of `packed_write`."""
+        write = unpack_write(data)
+        handle = self._led(write.shard)
+        written = handle.driver.batch_write(
+            handle.name, write.records, producer=write.producer, acks=write.acks
+        )
+        return WRITE.reply.to_wire(written, None)
+
     def transact(self, request: pb.TransactionStep) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(
             json=self._drivers.run_transaction_step(self._node_id, request.json)
@@ -165,4 +175,5 @@ def shard_handlers(
 def forwarded_methods(service: ShardService) -> dict[str, Serve]:
     """Return what the channel `forward` serves: the same calls, with the same answers."""
     calls: tuple[ServedCall, ...] = FORWARDED
-    return {call.method: partial(service.serve_packed, call) for call in calls}
+    methods: dict[str, Serve] = {call.method: partial(service.serve_packed, call) for call in calls}
+    return methods | {WRITE_PACKED: service.write_packed}

@@ -502,12 +502,11 @@ def fold_appended(log: CommitLog, shard: ShardLog, start: int) -> list[tuple[Com
     commands among them, with their offsets."""
     base = log.files.base_of(start)
     buffer = log.files.buffer(base)
-    scratch = core.Appender(bytes(8), bytes(8), log.files.file_size)
-    specials = scratch.replay(buffer, base, start, log.end, False, CONTROL_SUFFIX, False)[4]
+    epoch = shard.state.newest_epoch
     commands: list[tuple[Command, int]] = []
-    for position, _ in specials:
-        raw = core.decode_raw(buffer, base, position, True)
-        assert isinstance(raw, RawRecord), "the replay has just read it"
+    for position in core.find_special(buffer, base, start, log.end, epoch, CONTROL_SUFFIX):
+        raw = core.decode_raw(buffer, base, position, False)
+        assert isinstance(raw, RawRecord), "it was verified before it was appended"
         with shard.lock:
             fold(shard, raw)
         if is_control(shard.shard) and not shard.state.is_replicated:

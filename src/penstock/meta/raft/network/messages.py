@@ -32,6 +32,7 @@ from zlib import crc32
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from penstock.codec.select import core
 from penstock.errors import BadRequestError
 from penstock.platform.layout import Field, Layout
 
@@ -47,6 +48,7 @@ DATA_FRAME_SIZE_MAX: Final = 32 << 20
 HANDSHAKE_SIZE_MAX: Final = 4 << 10
 """Bytes of a handshake frame: an unauthenticated peer cannot make a node buffer more."""
 NONCE_SIZE: Final = 32
+_LARGE_SIZE: Final = 4 << 10
 
 FRAME_HEAD: Final = Layout(
     "head of a frame",
@@ -162,8 +164,17 @@ _encoder: Final = Encoder()
 _decoder: Final = Decoder(HandshakeMessage)
 
 
+def _checksum(data: bytes) -> int:
+    """Return the CRC-32 of a frame. The extension computes that of a large one several times as
+    fast as zlib."""
+    size = len(data)
+    if size < _LARGE_SIZE:
+        return crc32(data)
+    return int.from_bytes(core.block_checksums(data, size))
+
+
 def frame_head(data: bytes, version: int = 1) -> bytes:
-    head = FRAME_HEAD.pack(len(data), crc32(data))
+    head = FRAME_HEAD.pack(len(data), _checksum(data))
     return head if version == 1 else head + crc32(head).to_bytes(4, "big")
 
 
@@ -186,7 +197,7 @@ def read_head(buffer: bytes | bytearray, at: int, version: int, size_max: int) -
 
 
 def check_frame(frame: bytes, checksum: int) -> None:
-    if crc32(frame) != checksum:
+    if _checksum(frame) != checksum:
         raise BadRequestError("the checksum of a frame does not match")
 
 
