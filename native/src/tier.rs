@@ -101,8 +101,7 @@ struct Span<'a> {
 }
 
 fn copy(file: &LogFile<'_>, units: &[u8], kind: Kind, span: &Span<'_>) -> Copied {
-    let mut done =
-        Copied { pieces: Vec::new(), size: 0, next_offset: span.offset, damage: None };
+    let mut done = Copied { pieces: Vec::new(), size: 0, next_offset: span.offset, damage: None };
     // Where the last group began and ends, in bytes that were copied, and its first offset.
     let (mut group_start, mut group_end, mut group_offset) = (0, 0, span.offset);
     for unit in units.chunks_exact(kind.unit_size()) {

@@ -44,11 +44,11 @@ from penstock.engine.replication.messages import (
     Message,
     ShardFetch,
     ShardReply,
-    StreamReply,
 )
 from penstock.engine.replication.options import CoreOptions
+from penstock.engine.replication.replies import has_only_commits, reply_to
 from penstock.engine.replication.sessions import FetchSession, ServedSession
-from penstock.errors import CorruptionError, StoreError, UnknownShardError
+from penstock.errors import StoreError, UnknownShardError
 
 TURN_MIN: Final = 32
 TURNS: Final = 20
@@ -296,11 +296,9 @@ class ReplicaCore:
             if now - failed_at > self._options.retry_s:
                 self._try_to_assign(now, assignment)
         for node, served in self._serving.items():
-            is_due = served.parked_at is not None and (
-                now - served.parked_at >= self._options.wait_s
-            )
-            if is_due:
-                self._answer(node, served, is_due=True)
+            if served.parked_at is not None:
+                is_due = now - served.parked_at >= self._options.wait_s
+                self._answer(node, served, is_due=is_due, is_tick=True)
         self._list_delayed(now)
         for session in self._fetching.values():
             if session.is_waiting and now - session.asked_at > self._options.reply_s:
@@ -462,57 +460,39 @@ class ReplicaCore:
             return None
         return fetch.shard
 
-    def _answer(self, node: int, session: ServedSession, *, is_due: bool = False) -> None:
-        """Answer a parked fetch if there is something to say."""
+    def _answer(
+        self, node: int, session: ServedSession, *, is_due: bool = False, is_tick: bool = False
+    ) -> None:
+        """Answer a parked fetch if there is something to say. News of commit offsets alone wait for
+        the next records, or for a tick: without that, every write would take two rounds."""
         left = min(session.max_size, self._options.reply_size)
         replies: list[ShardReply] = []
+        commits: list[ShardReply] = []
         for shard in session.drain_ready():
             if left <= 0:
                 session.wake(shard)
                 continue
             try:
-                reply = self._reply_for(node, session, shard, left)
+                size = min(left, self._options.shard_size)
+                reply = reply_to(self.leaders.get(shard), node, session.positions[shard], size)
             except StoreError as error:
                 self._fail(shard, error)  # the next progress, or tick, wakes the shard again
                 continue
             if reply is not None:
-                replies.append(reply)
+                (commits if has_only_commits(reply) else replies).append(reply)
                 left -= sum(len(stream.data) for stream in reply.streams)
-                session.answered(shard)
+        if replies or is_due or is_tick:
+            replies += commits
+        else:
+            for reply in commits:
+                session.wake(reply.shard)
+        for reply in replies:
+            session.answered(reply.shard)
         if replies or is_due:
             session.parked_at = None
             last, session.last_reply = session.last_reply, session.sequence
             answer = FetchReply(session.session, session.sequence, tuple(replies), after=last)
             self._send(node, answer)
-
-    def _reply_for(
-        self, node: int, session: ServedSession, shard: str, size: int
-    ) -> ShardReply | None:
-        """Return what the follower of a shard has to know; None when it knows everything."""
-        fetch = session.positions[shard]
-        leader = self.leaders.get(shard)
-        if leader is None:
-            return ShardReply(shard, FetchError.NOT_LEADER, fetch.leader_epoch)
-        epoch = leader.assignment.leader_epoch
-        error = leader.check_fetch(node, fetch)
-        if error is not FetchError.NONE:
-            return ShardReply(shard, error, epoch)
-        streams = leader.divergence(fetch)
-        if streams is not None:
-            return ShardReply(shard, FetchError.NONE, epoch, streams)
-        limit = min(size, self._options.shard_size)
-        read = tuple(
-            _read(log, position.end, limit)
-            for log, position in zip(leader.logs, fetch.positions, strict=True)
-        )
-        has_news = (
-            any(
-                min(s.commit, p.safe) > p.commit for s, p in zip(read, fetch.positions, strict=True)
-            )
-            or any(stream.data for stream in read)
-            or any(s.start > p.end for s, p in zip(read, fetch.positions, strict=True))
-        )
-        return ShardReply(shard, FetchError.NONE, epoch, read) if has_news else None
 
     # The follower's part
 
@@ -615,13 +595,3 @@ class ReplicaCore:
 
     def _send(self, to: int, message: Message) -> None:
         self.effects.append(Send(to, message))
-
-
-def _read(log: ReplicaLog, offset: int, max_size: int) -> StreamReply:
-    if not log.start <= offset < log.end:
-        return StreamReply(offset, log.commit, log.start)
-    try:
-        data, _ = log.read_range(offset, max_size)
-    except CorruptionError:
-        return StreamReply(offset, log.commit, log.start)  # the log knows; see `_handle_damage`
-    return StreamReply(offset, log.commit, log.start, data)
