@@ -38,6 +38,28 @@ class CatchUpThrottle:
         self._node_rate: Final = node_rate
         self._budgets: Final[dict[int, _Budget]] = {}
         """By rate: all moves with the same one share it, and the node's own."""
+        self._delayed: Final[dict[str, int]] = {}
+        """Shards that are copied again when their rate allows it."""
+
+    def admits(self, now: float, shard: str, rate: int, size: int) -> bool:
+        """Count `size` bytes of a shard that came; return whether more may be copied now. If not,
+        `due` names the shard later."""
+        if size:
+            self.spend(now, size, rate)
+        if self.may_copy(now, rate):
+            return True
+        self._delayed[shard] = rate
+        return False
+
+    def is_delayed(self, shard: str) -> bool:
+        return shard in self._delayed
+
+    def due(self, now: float) -> list[str]:
+        """Return the delayed shards of which more may be copied now."""
+        due = sorted(shard for shard, rate in self._delayed.items() if self.may_copy(now, rate))
+        for shard in due:
+            del self._delayed[shard]
+        return due
 
     def spend(self, now: float, size: int, rate: int) -> None:
         """Count bytes that were copied under the rate of a move, and that of the node."""

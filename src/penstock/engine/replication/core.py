@@ -46,13 +46,10 @@ from penstock.engine.replication.messages import (
     ShardReply,
 )
 from penstock.engine.replication.options import CoreOptions
-from penstock.engine.replication.reply_reader import read_reply
+from penstock.engine.replication.replies import has_only_commits, refusal_of, reply_to
 from penstock.engine.replication.sessions import FetchSession, ServedSession
+from penstock.engine.replication.turns import ShardTurns
 from penstock.errors import StoreError, UnknownShardError
-
-TURN_MIN: Final = 32
-TURNS: Final = 20
-"""In how many ticks a node looks at all of its shards, when they are many."""
 
 OpenLogs = Callable[[str], Sequence[ReplicaLog]]
 
@@ -80,11 +77,8 @@ class ReplicaCore:
         self._unassigned: Final[dict[str, tuple[Assignment, float]]] = {}
         """Assignments that failed, and when."""
         self._throttle: Final = CatchUpThrottle(self._options.catch_up_rate)
-        self._delayed: Final[set[str]] = set()
-        """Shards that are copied again when the throttle allows it."""
         self._sessions = 0
-        self._turn: list[str] = []
-        """Shards that ticks have yet to look at in this round."""
+        self._turns: Final = ShardTurns()
         self.effects: list[Effect] = []
 
     def drain_effects(self) -> list[Effect]:
@@ -284,7 +278,7 @@ class ReplicaCore:
     def _report_sync(self, now: float, follower: FollowerReplica) -> None:
         """The safe end of a copy moved: the leader counts it from the next fetch on."""
         session = self._session_of(follower)
-        is_delayed = follower.assignment.shard in self._delayed
+        is_delayed = self._throttle.is_delayed(follower.assignment.shard)
         if session is not None and follower.may_fetch and not is_delayed:
             session.list_again(follower.assignment.shard)
             self._send_fetch(now, session)
@@ -292,7 +286,7 @@ class ReplicaCore:
     # Time
 
     def tick(self, now: float) -> None:
-        for shard in self._next_turn():
+        for shard in self._turns.next(self.leaders, self.followers):
             replica = self._known(shard)
             if replica is not None:
                 self._look_at(now, replica)
@@ -303,7 +297,8 @@ class ReplicaCore:
             if served.parked_at is not None:
                 is_due = now - served.parked_at >= self._options.wait_s
                 self._answer(node, served, is_due=is_due, is_tick=True)
-        self._list_delayed(now)
+        for shard in self._throttle.due(now):
+            self._list_delayed(shard)
         for session in self._fetching.values():
             if session.is_waiting and now - session.asked_at > self._options.reply_s:
                 session.begin_again(self._next_session())
@@ -313,15 +308,6 @@ class ReplicaCore:
         self._check_damage(now, replica)
         if isinstance(replica, LeaderReplica):
             self._after_progress(now, replica)
-
-    def _next_turn(self) -> list[str]:
-        """Return the shards that this tick looks at: a part of them when there are many, so that
-        an idle node with thousands does little."""
-        if not self._turn:
-            self._turn = [*self.leaders, *self.followers]
-        count = max(TURN_MIN, (len(self.leaders) + len(self.followers)) // TURNS)
-        turn, self._turn = self._turn[-count:], self._turn[:-count]
-        return turn
 
     def _check_damage(self, now: float, replica: LeaderReplica | FollowerReplica) -> None:
         shard = replica.assignment.shard
@@ -416,7 +402,7 @@ class ReplicaCore:
             self._receive_reply(now, sender, message)
 
     def disconnected(self, now: float, node: int) -> None:
-        """Note that the connection to a node is lost: a fetch there has no reply."""
+        """The connection to a node is lost: a fetch there has no reply."""
         self._serving.pop(node, None)
         self._fetch_again(now, node)
 
@@ -437,7 +423,7 @@ class ReplicaCore:
 
     def _serve(self, now: float, sender: int, fetch: Fetch) -> None:
         if fetch.broker_epoch != self._broker_epochs.get(sender):
-            self._refuse(sender, fetch)
+            self._send(sender, refusal_of(fetch))
             return
         session = self._serving.get(sender)
         if fetch.sequence == 0:
@@ -460,14 +446,6 @@ class ReplicaCore:
                 self._after_progress(now, self.leaders[shard])
         if session.parked_at is not None:
             self._answer(sender, session)
-
-    def _refuse(self, sender: int, fetch: Fetch) -> None:
-        """Answer a node that is not registered, or registered again: one of both will learn."""
-        replies = tuple(
-            ShardReply(asked.shard, FetchError.OLD_BROKER, asked.leader_epoch)
-            for asked in fetch.shards
-        )
-        self._send(sender, FetchReply(fetch.session, fetch.sequence, replies, is_reset=True))
 
     def _record(
         self, now: float, sender: int, session: ServedSession, fetch: ShardFetch
@@ -500,12 +478,13 @@ class ReplicaCore:
                 session.wake(shard)
                 continue
             try:
-                reply = self._reply_for(node, session, shard, left)
+                limit = min(left, self._options.shard_size)
+                reply = reply_to(self.leaders.get(shard), node, session.positions[shard], limit)
             except StoreError as error:
                 self._fail(shard, error)  # the next progress, or tick, wakes the shard again
                 continue
             if reply is not None:
-                (commits if _has_only_commits(reply) else replies).append(reply)
+                (commits if has_only_commits(reply) else replies).append(reply)
                 left -= sum(len(stream.data) for stream in reply.streams)
         if replies or is_due or is_tick or self._options.sends_commits:
             replies += commits
@@ -519,25 +498,6 @@ class ReplicaCore:
             last, session.last_reply = session.last_reply, session.sequence
             answer = FetchReply(session.session, session.sequence, tuple(replies), after=last)
             self._send(node, answer)
-
-    def _reply_for(
-        self, node: int, session: ServedSession, shard: str, size: int
-    ) -> ShardReply | None:
-        """Return what the follower of a shard has to know; None when it knows everything."""
-        fetch = session.positions[shard]
-        leader = self.leaders.get(shard)
-        if leader is None:
-            return ShardReply(shard, FetchError.NOT_LEADER, fetch.leader_epoch)
-        epoch = leader.assignment.leader_epoch
-        error = leader.check_fetch(node, fetch)
-        if error is not FetchError.NONE:
-            return ShardReply(shard, error, epoch)
-        streams = leader.divergence(fetch)
-        if streams is not None:
-            return ShardReply(shard, FetchError.NONE, epoch, streams)
-        limit = min(size, self._options.shard_size)
-        read = read_reply(leader, node, fetch, limit)
-        return None if read is None else ShardReply(shard, FetchError.NONE, epoch, read)
 
     # The follower's part
 
@@ -618,33 +578,16 @@ class ReplicaCore:
     ) -> None:
         """Ask for more of a shard with the next fetch, or when the throttle allows it: `size` bytes
         of it have come."""
-        assignment = follower.assignment
-        if self._node_id not in assignment.in_sync:
-            if size:
-                self._throttle.spend(now, size, assignment.throttle)
-            if not self._throttle.may_copy(now, assignment.throttle):
-                self._delayed.add(assignment.shard)
-                return
-        session.list_again(assignment.shard)
+        one = follower.assignment
+        is_in_sync = self._node_id in one.in_sync
+        if is_in_sync or self._throttle.admits(now, one.shard, one.throttle, size):
+            session.list_again(one.shard)
 
-    def _list_delayed(self, now: float) -> None:
-        for shard in sorted(self._delayed):
-            follower = self.followers.get(shard)
-            leader = None if follower is None else follower.assignment.leader
-            session = None if leader is None else self._fetching.get(leader)
-            if follower is None or session is None:
-                self._delayed.discard(shard)
-            elif self._throttle.may_copy(now, follower.assignment.throttle):
-                self._delayed.discard(shard)
-                session.list_again(shard)
+    def _list_delayed(self, shard: str) -> None:
+        follower = self.followers.get(shard)
+        session = None if follower is None else self._session_of(follower)
+        if session is not None:
+            session.list_again(shard)
 
     def _send(self, to: int, message: Message) -> None:
         self.effects.append(Send(to, message))
-
-
-def _has_only_commits(reply: ShardReply) -> bool:
-    """Say whether a reply has nothing for a follower but commit offsets."""
-    return reply.error is FetchError.NONE and all(
-        not stream.data and stream.cut_end < 0 and stream.start <= stream.position
-        for stream in reply.streams
-    )
