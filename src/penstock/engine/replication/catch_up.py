@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 BURST_S: Final = 1.0
-"""For how long a node that copied nothing may copy at once what it has saved."""
+"""For how long a node that copied nothing may copy what it has saved in one go."""
 RATES_MAX: Final = 64
 
 
