@@ -13,7 +13,7 @@ def read_reply(
 ) -> tuple[StreamReply, ...] | None:
     """Return records, commit offsets and starts of all logs; None when the follower knows them."""
     found = [
-        _read(log, position.end, limit)
+        read_stream(log, position.end, limit)
         for log, position in zip(leader.logs, fetch.positions, strict=True)
     ]
     read = tuple(reply for reply, _ in found)
@@ -27,7 +27,7 @@ def read_reply(
     return read if has_news else None
 
 
-def _read(log: ReplicaLog, offset: int, max_size: int) -> tuple[StreamReply, int]:
+def read_stream(log: ReplicaLog, offset: int, max_size: int) -> tuple[StreamReply, int]:
     """Return the records from `offset` on, and where they end."""
     nothing = StreamReply(offset, log.commit, log.start)
     if not log.start <= offset < log.end:
