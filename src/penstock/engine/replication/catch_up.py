@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 BURST_S: Final = 1.0
-"""For how long a node that copied nothing may copy at once what it has saved."""
+"""For how long a node that copied nothing may copy immediately what it has saved."""
 RATES_MAX: Final = 64
 
 
@@ -52,3 +52,31 @@ class CatchUpThrottle:
         if len(self._budgets) > RATES_MAX:
             self._budgets.clear()
         return [self._budgets.setdefault(used, _Budget(used, now)) for used in rates]
+
+
+class CatchUpDelays:
+    """Shards that are copied again when the throttle allows it."""
+
+    def __init__(self, node_rate: int) -> None:
+        self._throttle: Final = CatchUpThrottle(node_rate)
+        self._rates: Final[dict[str, int]] = {}
+
+    def __contains__(self, shard: str) -> bool:
+        return shard in self._rates
+
+    def may_go_on(self, now: float, shard: str, rate: int, size: int) -> bool:
+        """Count bytes of a shard; return whether more may be asked for. Otherwise it is `due`
+        later."""
+        if size:
+            self._throttle.spend(now, size, rate)
+        if self._throttle.may_copy(now, rate):
+            return True
+        self._rates[shard] = rate
+        return False
+
+    def due(self, now: float) -> list[str]:
+        """Return the shards of which more may be asked for now, and drop them here."""
+        due = [shard for shard, rate in self._rates.items() if self._throttle.may_copy(now, rate)]
+        for shard in due:
+            del self._rates[shard]
+        return due

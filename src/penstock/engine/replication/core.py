@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.engine.replication.assignment import Assignment
-from penstock.engine.replication.catch_up import CatchUpThrottle
+from penstock.engine.replication.catch_up import CatchUpDelays
 from penstock.engine.replication.counts import ReplicationCounts
 from penstock.engine.replication.effects import (
     Assigned,
@@ -79,9 +79,7 @@ class ReplicaCore:
         the metadata group was asked last."""
         self._unassigned: Final[dict[str, tuple[Assignment, float]]] = {}
         """Assignments that failed, and when."""
-        self._throttle: Final = CatchUpThrottle(self._options.catch_up_rate)
-        self._delayed: Final[set[str]] = set()
-        """Shards that are copied again when the throttle allows it."""
+        self._delays: Final = CatchUpDelays(self._options.catch_up_rate)
         self._sessions = 0
         self._turn: list[str] = []
         """Shards that ticks have yet to look at in this round."""
@@ -128,11 +126,8 @@ class ReplicaCore:
 
     def drop_single(self, shard: str) -> None:
         """Stop the replication of a shard whose only copy this node has and leads."""
-        self.leaders.pop(shard, None)
-        self._proposals.pop(shard, None)
+        self._stop_leading(shard, is_closed=False)
         self._leaving.pop(shard, None)
-        for session in self._serving.values():
-            session.drop(shard)
 
     def _drop_follower(self, node: int) -> None:
         """A node that registers again may have lost records: what it reported does not count."""
@@ -207,10 +202,10 @@ class ReplicaCore:
                 self._fetching[assignment.leader] = session
             session.add(shard)
 
-    def _stop_leading(self, shard: str) -> None:
+    def _stop_leading(self, shard: str, *, is_closed: bool = True) -> None:
         leader = self.leaders.pop(shard, None)
         if leader is not None:
-            for log in leader.logs:
+            for log in leader.logs if is_closed else ():
                 log.follow()
             self._proposals.pop(shard, None)
             for session in self._serving.values():
@@ -280,7 +275,7 @@ class ReplicaCore:
         """The safe end of a copy moved: the leader counts it from the next fetch on."""
         leader = follower.assignment.leader
         session = self._fetching.get(leader) if leader is not None else None
-        is_delayed = follower.assignment.shard in self._delayed
+        is_delayed = follower.assignment.shard in self._delays
         if session is not None and follower.may_fetch and not is_delayed:
             session.list_again(follower.assignment.shard)
             self._send_fetch(now, session)
@@ -600,26 +595,18 @@ class ReplicaCore:
     def _list_again(
         self, now: float, session: FetchSession, follower: FollowerReplica, size: int
     ) -> None:
-        """Ask for more of a shard with the next fetch, or when the throttle allows it: `size` bytes
-        of it have come."""
+        """Ask for more of a shard, of which `size` bytes have come, when the throttle allows it."""
         assignment = follower.assignment
-        if self._node_id not in assignment.in_sync:
-            if size:
-                self._throttle.spend(now, size, assignment.throttle)
-            if not self._throttle.may_copy(now, assignment.throttle):
-                self._delayed.add(assignment.shard)
-                return
-        session.list_again(assignment.shard)
+        is_in_sync = self._node_id in assignment.in_sync
+        if is_in_sync or self._delays.may_go_on(now, assignment.shard, assignment.throttle, size):
+            session.list_again(assignment.shard)
 
     def _list_delayed(self, now: float) -> None:
-        for shard in sorted(self._delayed):
+        for shard in self._delays.due(now):
             follower = self.followers.get(shard)
             leader = None if follower is None else follower.assignment.leader
             session = None if leader is None else self._fetching.get(leader)
-            if follower is None or session is None:
-                self._delayed.discard(shard)
-            elif self._throttle.may_copy(now, follower.assignment.throttle):
-                self._delayed.discard(shard)
+            if session is not None:
                 session.list_again(shard)
 
     def _send(self, to: int, message: Message) -> None:

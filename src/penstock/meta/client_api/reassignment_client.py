@@ -1,4 +1,4 @@
-"""Reassignments and elections of many shards at once in `MetadataClient`, over a log."""
+"""Reassignments and elections of many shards in `MetadataClient`, over a log."""
 
 from __future__ import annotations
 
