@@ -183,12 +183,10 @@ class ShardLog:
             self.update_admission()
 
     def end_replication(self) -> None:
-        """Take records of clients, and show all: there is no other copy any more. The caller holds
-        the log's lock."""
+        """Take records of clients, and show all: this is the only copy. The log's lock is held."""
         with self.lock:
-            self._commit_limit = None
+            self._commit_limit, self.is_led = None, False
             self.state.end_replication()
-            self.is_led = False
             self.update_admission()
 
     def was_truncated_since(self, generation: int) -> bool:
