@@ -21,9 +21,10 @@ from penstock.engine.producer_table import Write
 from penstock.engine.record_rows import decode_record
 from penstock.engine.replication.assignment import Assignment
 from penstock.engine.replication.follower import FollowerReplica
-from penstock.engine.replication.leader import LeaderReplica, read_stream
+from penstock.engine.replication.leader import LeaderReplica
 from penstock.engine.replication.log import ReplicaLog
 from penstock.engine.replication.messages import FetchError, ShardReply
+from penstock.engine.replication.reply_reader import _read
 from penstock.engine.rocksdb import RocksDBStorageEngine
 from penstock.engine.row_replica import Replica
 from penstock.engine.row_replica.logged_write import decode_writes
@@ -159,7 +160,7 @@ class ReplicaCluster:
         streams = leader.divergence(fetch)
         if streams is None:
             streams = tuple(
-                read_stream(log, position.end, RANGE_SIZE)
+                _read(log, position.end, RANGE_SIZE)[0]
                 for log, position in zip(leader.logs, fetch.positions, strict=True)
             )
         follower.apply(ShardReply(SHARD.name, FetchError.NONE, self.epoch, streams))
