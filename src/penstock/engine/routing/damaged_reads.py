@@ -2,7 +2,7 @@
 
 The leader resigns, another replica in sync leads, and the damaged copy is repaired from it. So the
 reader does not get `CorruptionError` but `NotLeaderError`, which clients answer by asking the new
-leader. Only when no other replica has the record it is told that the record is damaged.
+leader. Only when no other replica has the record it gets `CorruptionError`.
 """
 
 from __future__ import annotations
