@@ -22,8 +22,8 @@ from penstock.errors import CorruptionError
 def reply_to(
     leader: LeaderReplica | None, node: int, fetch: ShardFetch, max_size: int
 ) -> ShardReply | None:
-    """Return what the follower of a shard has to know; None when it knows everything. `leader` is
-    None when this node does not lead the shard."""
+    """Return what the follower of a shard has to know; None when it knows everything. This node
+    does not lead the shard if `leader` equals None."""
     shard = fetch.shard
     if leader is None:
         return ShardReply(shard, FetchError.NOT_LEADER, fetch.leader_epoch)
