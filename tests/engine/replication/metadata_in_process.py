@@ -182,6 +182,10 @@ class NodeMetadata:
     def leave_in_sync(self, shard: str, partition_epoch: int) -> bool:
         return self._metadata.leave_in_sync(self._node_id, shard, partition_epoch)
 
+    def report_unproven(self) -> None:
+        for name, shard in list(self._metadata.shards.items()):
+            self._metadata.leave_in_sync(self._node_id, name, shard.partition_epoch)
+
 
 def _ignore(_epoch: int) -> None:
     """Until the replication asks."""

@@ -83,7 +83,7 @@ class ReplicatingNode:
         self._node: Final = node
         self._metadata: Final = meta
         self._meta: Final = NodeMetadata(meta, node, channel)
-        self._replicator: Final = Replicator(
+        self.replicator: Final = Replicator(
             node,
             self.cache,
             self,
@@ -98,29 +98,29 @@ class ReplicatingNode:
         return self.engine  # has the shard: it is created before the metadata know it
 
     def start(self) -> None:
-        self._replicator.start()
+        self.replicator.start()
         self._meta.register(self._apply)
 
     def _apply(self, update: Update) -> None:
         self.cache.apply(update)
-        self._replicator.apply(update)
+        self.replicator.apply(update)
 
     def replica(self, name: str) -> ShardReplica | None:
         entry = self.cache.shards.get(name)
         return None if entry is None else entry.replica
 
     def is_replicating(self, name: str) -> bool:
-        return name in self._replicator._logs
+        return name in self.replicator._logs
 
     def finish_step(self) -> None:
         """Return when the replication has done what it is about to do."""
         done = threading.Event()
-        self._replicator._post(lambda _now: done.set())
+        self.replicator._post(lambda _now: done.set())
         assert done.wait(WAIT_S), "the replication does not go on"
 
     def close(self) -> None:
         self._metadata.stop(self._node)
-        self._replicator.close()
+        self.replicator.close()
 
 
 class RotatingEngine:
@@ -132,7 +132,7 @@ class RotatingEngine:
         channels: dict[int, Channel] = {}
         for node in NODES:
             channels[node] = Channel(node, channels)
-        self._nodes: Final = {
+        self.nodes: Final = {
             node: ReplicatingNode(node, engine, metadata, channels[node])
             for node, engine in engines.items()
         }
@@ -141,7 +141,7 @@ class RotatingEngine:
         self._since: Final[dict[str, int]] = {}
         self.changes = 0
         self._is_stopped = False
-        for one in self._nodes.values():
+        for one in self.nodes.values():
             one.start()
         for name in metadata.shards:
             self._wait_for_leader(name)
@@ -154,7 +154,7 @@ class RotatingEngine:
         """End the replication; the engines stay open."""
         if not self._is_stopped:
             self._is_stopped = True
-            for one in self._nodes.values():
+            for one in self.nodes.values():
                 one.close()
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class RotatingEngine:
         while True:
             shard = self._metadata.shards[name]
             if shard.leader is not None:
-                node = self._nodes[shard.leader]
+                node = self.nodes[shard.leader]
                 replica = node.replica(name)
                 if (
                     replica is not None
@@ -188,7 +188,7 @@ class RotatingEngine:
             number: None
             if (replica := node.replica(name)) is None
             else (replica.assignment, [(log.commit, log.safe, log.end) for log in replica.logs])
-            for number, node in self._nodes.items()
+            for number, node in self.nodes.items()
         }
 
     def _change_leader(self, name: str) -> None:
@@ -213,7 +213,7 @@ class RotatingEngine:
         overtake a change more than `CALLS_MAX` times."""
         node = self._begin_call(name)
         if node is None:
-            yield self._nodes[1]  # which says what is wrong
+            yield self.nodes[1]  # which says what is wrong
             return
         try:
             yield node
@@ -235,7 +235,7 @@ class RotatingEngine:
             self._since[name] += 1
             leader = self._metadata.shards[name].leader
             assert leader is not None
-            return self._nodes[leader]
+            return self.nodes[leader]
 
     def _call(self, shard: ShardId, call: Callable[[StorageEngine], T]) -> T:
         if not _is_shard(shard):
@@ -287,10 +287,10 @@ class RotatingEngine:
 
     def _wait_until_dropped(self, shard: ShardId) -> None:
         deadline = time.monotonic() + WAIT_S
-        while any(node.is_replicating(shard.name) for node in self._nodes.values()):
+        while any(node.is_replicating(shard.name) for node in self.nodes.values()):
             assert time.monotonic() < deadline, f"{shard} is still replicated"
             time.sleep(PAUSE_S)
-        for node in self._nodes.values():
+        for node in self.nodes.values():
             node.finish_step()
 
     def list_shard(self, topic: str | None = None) -> list[ShardId]:

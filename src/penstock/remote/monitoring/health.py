@@ -93,6 +93,8 @@ class NodeHealth:
     def _failures(self) -> Iterator[Reason]:
         """Yield why parts of the node have stopped for good: only a new start helps."""
         failures: list[tuple[str, StoreError | None]] = [("metadata", self._node.meta.failure)]
+        if self._node.replicator is not None:
+            failures.append(("replication", self._node.replicator.failure))
         for engine in self._node.engines.opened().values():
             if isinstance(engine, SegmentEngine):
                 failures.append(("log", engine.store.log_failure()))

@@ -50,6 +50,10 @@ class ReplicaMetadata(Protocol):
         """Leave the sets of a shard because of damage; False: this is its last whole replica."""
         ...
 
+    def report_unproven(self) -> None:
+        """Leave the sets of all shards: this node replicates no more."""
+        ...
+
 
 Batch = tuple[list[ProposeInSync], list[LeaveInSync]]
 

@@ -45,7 +45,7 @@ from penstock.engine.replication.runtime.shard_replica import ShardReplica
 from penstock.engine.replication.runtime.syncs import Syncs
 from penstock.engine.replication.runtime.takeovers import Takeovers
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
-from penstock.errors import BadRequestError, StoreError, UnknownShardError
+from penstock.errors import BadRequestError, ClosedError, StoreError, UnknownShardError
 from penstock.meta import Update
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
@@ -104,6 +104,8 @@ class Replicator:
         self._syncs: Final = Syncs(self._synced)
         self._takeovers: Final = Takeovers(prepare, self._prepared)
         self._stopping = False
+        self.failure: StoreError | None = None
+        """Why replication has stopped for good."""
         self._thread: Final = threading.Thread(
             target=self._run, name="penstock-replication", daemon=True
         )
@@ -184,7 +186,7 @@ class Replicator:
         return {shard: leader.lags() for shard, leader in list(self._core.leaders.items())}
 
     def lease_holds(self) -> bool:
-        return self._meta.lease_holds()
+        return self.failure is None and self._meta.lease_holds()
 
     def _registered(self, epoch: int) -> None:
         self._post(lambda now: self._register(now, epoch))
@@ -218,11 +220,29 @@ class Replicator:
         self._post(lambda _now: self._serve(shards))
 
     def _post(self, step: Step) -> None:
-        self._inbox.put(step)
+        if self.failure is None:  # else nothing would be done with it
+            self._inbox.put(step)
 
     # The thread of the core
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - a mistake of this program: others must lead
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Stop for good. The other nodes lead what they can; this one refuses clients."""
+        _log.error("replication_stopped", cause=error)
+        self.failure = ClosedError(f"replication has stopped: {error!r}; restart this node")
+        for replica in list(self._replicas.values()):
+            replica.close()
+        try:
+            self._meta.report_unproven()
+        except StoreError as refused:
+            _log.error("replication_stop_not_reported", reason=str(refused))
+
+    def _work(self) -> None:
         next_tick = self._clock.monotonic() + TICK_S
         while not self._stopping:
             wait_s = max(0.0, next_tick - self._clock.monotonic())

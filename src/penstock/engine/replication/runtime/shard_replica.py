@@ -141,8 +141,6 @@ class ShardReplica:
         """Whether readers may take what this node shows for current."""
         return self._owner.lease_holds()
 
-    # Readers
-
     def resign_damaged(self, offset: int | None) -> bool:
         """A client's read, which began at `offset`, has found a damaged record. Let another
         replica lead; return False when none can take over, or the damage is elsewhere."""
@@ -289,6 +287,7 @@ class ShardReplica:
 
     def close(self) -> None:
         """End all waits: this node does not replicate the shard any more."""
+        self._ready_epoch = -1
         with self._lock:
             ended, self._waiters[:] = self._waiters[:], []
         for _, _, done in ended:
