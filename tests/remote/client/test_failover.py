@@ -112,6 +112,23 @@ def test_without_any_server_the_deadline_holds(monkeypatch: pytest.MonkeyPatch) 
     fake = Fake(monkeypatch, LOST, LOST)
     with pytest.raises(DeadlineError, match="outcome is unknown"):
         fake.servers.call(fake.attempt, 0.5, may_repeat=True)
+    with pytest.raises(DeadlineError, match="outcome is unknown"):
+        fake.servers.call(fake.attempt, 1_000, may_repeat=True, waits=False)
+
+
+def test_what_may_have_been_done_is_not_called_undone_when_the_last_round_reaches_no_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = Fake(monkeypatch, LOST, LOST)
+
+    def attempt(server: Server, seconds: float, waits: bool) -> str:
+        try:
+            return fake.attempt(server, seconds, waits)
+        finally:
+            fake.behaviours[server.address[0]] = None  # gone
+
+    with pytest.raises(DeadlineError, match="outcome is unknown"):
+        fake.servers.call(attempt, 0.5, may_repeat=True)
 
 
 def test_addresses_are_a_list_or_have_commas_between() -> None:

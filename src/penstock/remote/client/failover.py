@@ -119,18 +119,23 @@ class Servers:
             except UnansweredError as failed:
                 raise failed.error from failed
         end = self._clock.monotonic() + deadline_s
+        failures: list[StoreError] = []
         while True:
-            reply = self._round(attempt, end, may_repeat=may_repeat)
+            reply = self._round(attempt, end, failures, may_repeat=may_repeat)
             if reply is not None:
                 return reply
             left = end - self._clock.monotonic()
+            if failures and (not waits or left <= _PAUSE_S):
+                raise failures[-1]
             if not waits or left <= 0:
                 raise DeadlineError(f"no Penstock server answers at {self.name}; nothing was done")
             self._clock.wait(self._never, min(_PAUSE_S, left))
 
-    def _round(self, attempt: Attempt[R], end: float, *, may_repeat: bool) -> R | None:
-        """Ask each server at most once; return None when none could be asked."""
-        failed: StoreError | None = None
+    def _round(
+        self, attempt: Attempt[R], end: float, failures: list[StoreError], *, may_repeat: bool
+    ) -> R | None:
+        """Ask each server at most once; return None when none answered. `failures` gets the last
+        error of one that may have done what it was asked."""
         first, count = self._current, len(self._servers)
         for step in range(count):
             number = (first + step) % count
@@ -148,7 +153,7 @@ class Servers:
                 if not error.is_sent:
                     server.answered_at = None
                     continue
-                failed = error.error
+                failed: StoreError = error.error
             except (DeadlineError, StaleReadError, ClosedError) as error:
                 failed = error  # it answered that it cannot: it is without a majority, or stops
             else:
@@ -158,8 +163,7 @@ class Servers:
             server.answered_at = None
             if not may_repeat:
                 raise failed
-        if failed is not None and end - self._clock.monotonic() <= _PAUSE_S:
-            raise failed
+            failures[:] = [failed]
         return None
 
     def close(self) -> None:
