@@ -260,8 +260,8 @@ class StorageEngineHandler(StableReads):
         commit = engine.shard_info(entry.id).commit
         if entry.replica is None:
             return epoch, commit  # it was never led by another node
-        found, end = entry.replica.logs[0].epoch_end(epoch)
-        return found, min(end, commit)
+        last_epoch, end = entry.replica.logs[0].epoch_end(epoch)
+        return last_epoch, min(end, commit)
 
     def batch_reader(self, entry: ShardEntry) -> BatchEngine | None:
         """Return the engine that has a shard's Kafka batches as they came, if one has."""

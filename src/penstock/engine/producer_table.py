@@ -166,12 +166,12 @@ class ProducerTable:
         for producer_id, writes in older.items():
             known = self._producers.get(producer_id, ())
             start = known[0].first_offset if known else None
-            found = sorted(
+            latest = sorted(
                 {write for write in writes if start is None or write.first_offset < start},
                 key=_offset_of,
             )
-            if found or known:
-                self._producers[producer_id] = (*found, *known)[-WRITES_MAX:]
+            if latest or known:
+                self._producers[producer_id] = (*latest, *known)[-WRITES_MAX:]
         self._producers = _by_silence(self._producers)
 
     def writes_of(self, producer_id: int) -> tuple[Write, ...]:

@@ -441,7 +441,9 @@ class Node:
         if self.settings.node.peers:
             unknown = UnknownShards(
                 deleting={topic.topic_id for topic in self.meta.list_deleting_topics()},
-                doomed={(one.storage_type, one.id) for one in quarantine.read() if one.is_doomed},
+                doomed={
+                    (entry.storage_type, entry.id) for entry in quarantine.read() if entry.is_doomed
+                },
             )
         done = reconcile(
             self.handler,

@@ -359,7 +359,7 @@ class TopicAdmin:
     def _delete_shards(self, topic: Topic, gone: Sequence[Shard]) -> None:
         """Remove shards that are gone from the metadata: of a replicated one, this node's copy."""
         node = self._handler.node_id
-        copied = [one for one in gone if len(one.replicas) > 1 and node in one.replicas]
+        copied = [shard for shard in gone if len(shard.replicas) > 1 and node in shard.replicas]
         partitions = [shard.partition for shard in gone if shard not in copied]
         self._meta.delete_shards(topic.topic_id, partitions)
         if copied:

@@ -60,7 +60,7 @@ class ClusterView:
     def alive(self) -> set[int]:
         """The nodes that are there, whether they serve Kafka clients or not (yet)."""
         nodes = self._coordinators.nodes
-        return {self._broker.node_id, *(one.node_id for one in nodes if one.status != OFFLINE)}
+        return {self._broker.node_id, *(node.node_id for node in nodes if node.status != OFFLINE)}
 
     @property
     def own(self) -> BrokerAddress:

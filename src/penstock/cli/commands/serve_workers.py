@@ -98,25 +98,26 @@ def _print_banner(cluster: LocalCluster, directory: WorkersDirectory) -> None:
     nodes = [node.ports for node in cluster.nodes]
     print_line(f"Penstock is serving {directory.path} with {len(nodes)} workers")
     for node in cluster.nodes:
-        one = node.ports
-        kafka = f"Kafka {one.kafka_address}  " if one.kafka else ""
+        own = node.ports
+        kafka = f"Kafka {own.kafka_address}  " if own.kafka else ""
         print_line(
-            f"  node {one.node}  storage API {one.storage_address}  {kafka}"
-            f"http://{one.http_address}/health  process {node.pid}"
+            f"  node {own.node}  storage API {own.storage_address}  {kafka}"
+            f"http://{own.http_address}/health  process {node.pid}"
         )
     copies = min(_COPIES_MAX, len(nodes))
     lines = [
         "Try, in another terminal:",
-        f"  export PENSTOCK_SERVER={','.join(one.storage_address for one in nodes)}",
+        f"  export PENSTOCK_SERVER={','.join(ports.storage_address for ports in nodes)}",
         f"  penstock topic create orders --partitions {2 * len(nodes)} --replication {copies}",
         '  echo "3 apples" | penstock produce orders --key o-17',
         "  penstock consume orders --follow",
         "  penstock cluster status",
     ]
     if nodes[0].kafka:
+        addresses = ",".join(ports.kafka_address for ports in nodes)
         lines.append(
-            f"Kafka clients: bootstrap.servers={','.join(one.kafka_address for one in nodes)}; one "
-            "address is enough, it names the others"
+            f"Kafka clients: bootstrap.servers={addresses}; one address is enough, it names the "
+            "others"
         )
     lines.append("A worker that dies is started again. Stop with Ctrl-C.")
     for line in lines:

@@ -43,23 +43,23 @@ class ClusterDirectory(SupervisedDirectory):
         self._port_base: Final = port_base
         super().__init__(path)
 
-    def _arrange(self, found: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
+    def _arrange(self, known: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
         nodes, port_base = self._wanted, self._port_base
-        if not found:
+        if not known:
             return choose_ports(nodes or NODES_DEFAULT, port_base)
-        if nodes is not None and nodes != len(found):
+        if nodes is not None and nodes != len(known):
             raise BadRequestError(
-                f"{self.path} has a cluster of {len(found)} nodes, and --nodes is {nodes}: leave "
+                f"{self.path} has a cluster of {len(known)} nodes, and --nodes is {nodes}: leave "
                 "--nodes out, or choose another directory; `penstock cluster add` adds nodes to a "
                 "running cluster"
             )
-        if port_base is not None and port_base != found[0].storage:
+        if port_base is not None and port_base != known[0].storage:
             raise BadRequestError(
-                f"the cluster in {self.path} has its ports from {found[0].storage} on, and "
+                f"the cluster in {self.path} has its ports from {known[0].storage} on, and "
                 f"--port-base is {port_base}: leave --port-base out, or choose another directory"
             )
-        check_ports(found)
-        return found
+        check_ports(known)
+        return known
 
     def config(self, node: int) -> Path:
         return self.home(node) / "penstock.toml"
@@ -94,7 +94,7 @@ class ClusterDirectory(SupervisedDirectory):
         load_settings(str(config), environment={})
 
     def _settings(self, ports: NodePorts) -> dict[str, dict[str, object]]:
-        peers = [f"{one.node}@{one.internal_address}" for one in self.nodes]
+        peers = [f"{ports.node}@{ports.internal_address}" for ports in self.nodes]
         small, engine = EMBEDDED.broker, EMBEDDED.engine
         return {
             "node": {"id": ports.node, "peers": peers, "secret_file": str(self.secret_file)},
@@ -121,10 +121,10 @@ def parse_overrides(pairs: list[str]) -> dict[str, dict[str, object]]:
     """Return `SECTION.KEY=VALUE` pairs as a tree; those that differ between nodes are refused."""
     tree: dict[str, dict[str, object]] = {}
     for pair in pairs:
-        found = re.fullmatch(r"(\w+)\.(\w+)=(.*)", pair, re.DOTALL)
-        if found is None:
+        parts = re.fullmatch(r"(\w+)\.(\w+)=(.*)", pair, re.DOTALL)
+        if parts is None:
             raise BadRequestError(f"{pair!r} is not a setting: write SECTION.KEY=VALUE")
-        section, key, text = found.groups()
+        section, key, text = parts.groups()
         if (section, key) in _OWN:
             raise BadRequestError(
                 f"{section}.{key} differs from node to node, and `penstock cluster up` sets it"

@@ -79,7 +79,9 @@ class NodePorts(Struct, frozen=True, omit_defaults=True):
 def ports_from(base: int, nodes: int) -> tuple[NodePorts, ...]:
     return tuple(
         NodePorts(node, first, first + 1, first + 2, first + 3)
-        for node, first in ((one, base + PORT_STEP * (one - 1)) for one in range(1, nodes + 1))
+        for node, first in (
+            (number, base + PORT_STEP * (number - 1)) for number in range(1, nodes + 1)
+        )
     )
 
 

@@ -168,9 +168,9 @@ class _LogFile:
 
 def _is_shown(line: bytes, *, after_shown: bool) -> bool:
     """Return whether a line is a warning or an error, belongs to one, or is not a log line."""
-    found = _LEVEL.search(line)
-    if found is not None:
-        return (found[1] or found[2]) in {b"warning", b"error", b"critical"}
+    level = _LEVEL.search(line)
+    if level is not None:
+        return (level[1] or level[2]) in {b"warning", b"error", b"critical"}
     if line[:1].isspace():
         return after_shown
     return _QUIET.match(line) is None

@@ -77,7 +77,7 @@ class SupervisedDirectory(ABC):
         """Return how a node is started."""
 
     @abstractmethod
-    def _arrange(self, found: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
+    def _arrange(self, known: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
         """Return the nodes of this run; `found` are those of the last one, none in a new
         directory. Raises `BadRequestError` for a change that is not possible."""
 
@@ -88,11 +88,11 @@ class SupervisedDirectory(ABC):
 
     def _load(self) -> tuple[NodePorts, ...]:
         plan = self.path / PLAN
-        found = self._read_plan(plan) if plan.exists() else ()
-        arranged = self._arrange(found)
-        if not found:
+        known = self._read_plan(plan) if plan.exists() else ()
+        arranged = self._arrange(known)
+        if not known:
             self._write_private(_SECRET, secrets.token_hex(32) + "\n")
-        if arranged != found:
+        if arranged != known:
             made = Plan(_VERSION, arranged, self.COMMAND)
             self._write_private(f"{PLAN}.new", json.dumps(msgspec.to_builtins(made), indent=1))
             (self.path / f"{PLAN}.new").replace(plan)
@@ -124,8 +124,8 @@ class SupervisedDirectory(ABC):
             raise NotAStoreError(f"{path} is not a directory; choose an empty or a new one")
         if (path / PLAN).exists():
             return
-        found = {one.name for one in path.iterdir()}
-        others = sorted(found - {_LOCK, _SECRET, f"{PLAN}.new"} - self._expected)
+        names = {entry.name for entry in path.iterdir()}
+        others = sorted(names - {_LOCK, _SECRET, f"{PLAN}.new"} - self._expected)
         if others:
             raise NotAStoreError(
                 f"{path} is not the directory of a local cluster: it holds "

@@ -90,8 +90,8 @@ class LocalCluster:
                 missing = self._unregistered()
                 if not missing:
                     return True
-                for one in missing:
-                    self._report(one, "not registered in the cluster yet")
+                for absent in missing:
+                    self._report(absent, "not registered in the cluster yet")
             if self._clock.monotonic() > deadline:
                 states = "; ".join(f"node {node}: {text}" for node, text in self._states.items())
                 raise DeadlineError(

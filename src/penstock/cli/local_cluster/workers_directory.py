@@ -67,28 +67,28 @@ class WorkersDirectory(SupervisedDirectory):
             f"serve --data {self.path}-workers --workers {self._workers}"
         )
 
-    def _arrange(self, found: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
-        self.workers_before = len(found)
-        if len(found) > self._workers:
-            self._check_shrinking(found)
-        arranged = self._derive(found[: self._workers])
+    def _arrange(self, known: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
+        self.workers_before = len(known)
+        if len(known) > self._workers:
+            self._check_shrinking(known)
+        arranged = self._derive(known[: self._workers])
         _check_distinct(arranged)
         check_ports(arranged, _CHOOSE)
         return arranged
 
-    def _check_shrinking(self, found: tuple[NodePorts, ...]) -> None:
-        leaving = [ports.node for ports in found[self._workers :]]
+    def _check_shrinking(self, known: tuple[NodePorts, ...]) -> None:
+        leaving = [ports.node for ports in known[self._workers :]]
         left = [node for node in leaving if self.home(node).exists()]
         if left:
             last = left[-1]
             raise BadRequestError(
-                f"{self.path} has {len(found)} workers, and --workers is {self._workers}: records "
-                f"of worker {last} would be missing. Start with --workers {len(found)}, run "
+                f"{self.path} has {len(known)} workers, and --workers is {self._workers}: records "
+                f"of worker {last} would be missing. Start with --workers {len(known)}, run "
                 f"`penstock cluster drain {last}` and wait until `penstock cluster status` shows "
                 f"0 shards on node {last}; then stop, delete {self.home(last)}, start with "
                 f"--workers {last - 1} and run `penstock cluster remove {last}`"
             )
-        voters = min(VOTERS_MAX, len(found))
+        voters = min(VOTERS_MAX, len(known))
         leaving_voters = [node for node in leaving if node <= voters]
         if len(leaving_voters) > (voters - 1) // 2:
             raise BadRequestError(
@@ -97,13 +97,13 @@ class WorkersDirectory(SupervisedDirectory):
                 f"{voters // 2 + 1}"
             )
 
-    def _derive(self, found: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
+    def _derive(self, earlier: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
         server, kafka = self._settings.server, self._settings.kafka
-        missing = self._workers - len(found)
+        missing = self._workers - len(earlier)
         free = [
             replace(ports, node=number)
             for number, ports in enumerate(
-                choose_ports(missing, None, found) if missing else (), len(found) + 1
+                choose_ports(missing, None, earlier) if missing else (), len(earlier) + 1
             )
         ]
         return tuple(
@@ -117,7 +117,7 @@ class WorkersDirectory(SupervisedDirectory):
                 host=server.host,
                 kafka_host=kafka.host,
             )
-            for known in (*found, *(self._with_internal(ports) for ports in free))
+            for known in (*earlier, *(self._with_internal(ports) for ports in free))
         )
 
     def _with_internal(self, ports: NodePorts) -> NodePorts:
@@ -138,8 +138,8 @@ class WorkersDirectory(SupervisedDirectory):
         own: dict[str, object] = {
             "node.id": node,
             "node.peers": ",".join(
-                f"{one.node}@{one.internal_address if votes else one.storage_address}"
-                for one in voters
+                f"{voter.node}@{voter.internal_address if votes else voter.storage_address}"
+                for voter in voters
             ),
             "node.roles": "meta" if votes else "[]",
             "server.port": ports.storage,

@@ -76,7 +76,7 @@ def find_special(
     `codec.interface`."""
     view = view_of(log)
     index, stop = start - base, min(end - base, len(view))
-    found: list[int] = []
+    positions: list[int] = []
     while index < stop:
         parts = find_parts(view, index, len(view))
         if isinstance(parts, str):
@@ -84,10 +84,10 @@ def find_special(
         facts = facts_of(view, parts)
         is_special = bool(special_suffix) and facts.topic.endswith(special_suffix)
         if is_special or facts.epoch != epoch or facts.has_producer:
-            found.append(base + index)
+            positions.append(base + index)
         epoch = facts.epoch
         index += parts.size
-    return found
+    return positions
 
 
 def _read_one(data: memoryview, index: int, queue: Queue, *, strict: bool) -> Facts:

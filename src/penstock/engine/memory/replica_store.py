@@ -209,8 +209,8 @@ class MemoryReplicaStore(RowShard):
 
     def remove(self, offsets: Sequence[int]) -> Removed:
         now_ms, size = self._clock.expiry_ms(), self._records.size
-        found = map(self._records.find, offsets)
-        records = [record for record in found if record is not None]
+        stored = map(self._records.find, offsets)
+        records = [record for record in stored if record is not None]
         self._records.remove(records)
         live = sum(is_live(record, now_ms) for record in records)
         return Removed(live, len(records), size - self._records.size)

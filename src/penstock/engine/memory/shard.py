@@ -168,8 +168,8 @@ class MemoryShard(MemoryReplicaStore):
         with self.lock:
             offsets = self._records.by_tag.get(tag, [])
             indexes = range(bisect_left(offsets, start), bisect_left(offsets, self._end))
-            at = self._records.at
-            return self._page((at(offsets[i]) for i in indexes), max_records, max_size)
+            record_at = self._records.at
+            return self._page((record_at(offsets[i]) for i in indexes), max_records, max_size)
 
     def history(
         self, key: bytes, begin_ms: int | None, end_ms: int | None, limit: int

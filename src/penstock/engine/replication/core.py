@@ -553,7 +553,7 @@ class ReplicaCore:
         follower = self.followers.get(reply.shard)
         if follower is None or reply.shard not in session.shards:
             return
-        self._list_again(now, session, follower, sum(len(one.data) for one in reply.streams))
+        self._list_again(now, session, follower, sum(len(stream.data) for stream in reply.streams))
         if reply.error is not FetchError.NONE:
             return
         end = follower.logs[0].end
@@ -578,10 +578,10 @@ class ReplicaCore:
     ) -> None:
         """Ask for more of a shard with the next fetch, or when the throttle allows it: `size` bytes
         of it have come."""
-        one = follower.assignment
-        is_in_sync = self._node_id in one.in_sync
-        if is_in_sync or self._throttle.admits(now, one.shard, one.throttle, size):
-            session.list_again(one.shard)
+        assignment = follower.assignment
+        is_in_sync = self._node_id in assignment.in_sync
+        if is_in_sync or self._throttle.admits(now, assignment.shard, assignment.throttle, size):
+            session.list_again(assignment.shard)
 
     def _list_delayed(self, shard: str) -> None:
         follower = self.followers.get(shard)

@@ -34,14 +34,14 @@ def reply_to(
     streams = leader.divergence(fetch)
     if streams is not None:
         return ShardReply(shard, FetchError.NONE, epoch, streams)
-    found = [
+    streams_read = [
         read_stream(log, position.end, max_size)
         for log, position in zip(leader.logs, fetch.positions, strict=True)
     ]
-    read = tuple(reply for reply, _ in found)
+    read = tuple(reply for reply, _ in streams_read)
     has_records = any(reply.data for reply in read)
     if has_records:
-        leader.record_sent(node, tuple(after for _, after in found))
+        leader.record_sent(node, tuple(after for _, after in streams_read))
     has_news = has_records or any(
         min(reply.commit, position.safe) > position.commit or reply.start > position.end
         for reply, position in zip(read, fetch.positions, strict=True)

@@ -46,19 +46,19 @@ class Quarantine:
             text = file.read_at(0, _SIZE_MAX).decode("utf-8", "replace")
         finally:
             file.close()
-        found: list[QuarantinedShard] = []
+        listed: list[QuarantinedShard] = []
         for line in text.splitlines():
             words = line.split()
             if len(words) in {2, 3}:
                 is_doomed = words[2:] == [_DELETE]
-                found.append(QuarantinedShard(words[0], words[1], is_doomed))
-        return found
+                listed.append(QuarantinedShard(words[0], words[1], is_doomed))
+        return listed
 
     def write(self, shards: Iterable[QuarantinedShard]) -> None:
         """Replace the list; a list without shards removes the file."""
         lines = [
-            f"{one.storage_type} {one.shard}{f' {_DELETE}' if one.is_doomed else ''}\n"
-            for one in sorted(shards)
+            f"{shard.storage_type} {shard.shard}{f' {_DELETE}' if shard.is_doomed else ''}\n"
+            for shard in sorted(shards)
         ]
         if lines:
             self._disk.replace(self._path, "".join(lines).encode())
@@ -67,16 +67,18 @@ class Quarantine:
 
     def doom(self, names: Iterable[str]) -> int:
         """Mark shards, all without a name, for deletion at the next start; return how many."""
-        wanted = set(names)
+        chosen = set(names)
         listed = self.read()
-        unknown = sorted(wanted - {one.shard for one in listed})
+        unknown = sorted(chosen - {entry.shard for entry in listed})
         if unknown:
             raise BadRequestError(f"shard {unknown[0]} is not in quarantine")
         marked = [
             QuarantinedShard(
-                one.storage_type, one.shard, one.is_doomed or not wanted or one.shard in wanted
+                entry.storage_type,
+                entry.shard,
+                entry.is_doomed or not chosen or entry.shard in chosen,
             )
-            for one in listed
+            for entry in listed
         ]
         self.write(marked)
-        return sum(one.is_doomed for one in marked)
+        return sum(entry.is_doomed for entry in marked)

@@ -80,9 +80,11 @@ class StableOffsets:
         until = end if held is None else min(held, end)
         aborted = self.aborted(shard, first, until)
         if len(aborted) > most:
-            bound = sorted(one.first_offset for one in aborted)[most]
+            bound = sorted(transaction.first_offset for transaction in aborted)[most]
             if bound > first:
-                return bound, [one for one in aborted if one.first_offset < bound]
+                return bound, [
+                    transaction for transaction in aborted if transaction.first_offset < bound
+                ]
         return until, aborted
 
     def hidden(self, shard: ShardId, first: int, end: int, reader: BatchReader) -> Ranges:

@@ -91,8 +91,10 @@ class LogReassignmentClient(LogReplicaClient):
         self, node_id: int, shards: Sequence[ShardId] | None = None
     ) -> list[LeaderOutcome]:
         nodes = list(NODES.scan(self._reader))
-        online = {one.node_id for one in nodes if one.status == ONLINE and one.node_id != node_id}
-        draining = {one.node_id for one in nodes if one.status == DRAINING}
+        online = {
+            node.node_id for node in nodes if node.status == ONLINE and node.node_id != node_id
+        }
+        draining = {node.node_id for node in nodes if node.status == DRAINING}
         led = [
             shard
             for shard in SHARDS.scan(self._reader)
@@ -102,7 +104,11 @@ class LogReassignmentClient(LogReplicaClient):
         ]
         elections = drains(led, online, {node_id})
         elections += drains(
-            [one for one in led if one.id not in {_id_of(election) for election in elections}],
+            [
+                shard
+                for shard in led
+                if shard.id not in {_id_of(election) for election in elections}
+            ],
             draining - {node_id},
             {node_id},
         )
@@ -152,13 +158,13 @@ class LogReassignmentClient(LogReplicaClient):
         outcomes: dict[ShardId, Shard | StoreError] = {}
         remaining = list(dict.fromkeys(shards))
         for _ in range(_TRIES):
-            found = {
+            by_id = {
                 name: SHARDS.get(self._reader, name.topic, name.partition) for name in remaining
             }
             outcomes |= {
-                name: UnknownShardError(name.name) for name, shard in found.items() if shard is None
+                name: UnknownShardError(name.name) for name, shard in by_id.items() if shard is None
             }
-            known = {name: shard for name, shard in found.items() if shard is not None}
+            known = {name: shard for name, shard in by_id.items() if shard is not None}
             requests = [self._encoded(command(shard)) for shard in known.values()]
             answers = self._group.propose_many(requests) if requests else []
             self._watchers.deliver()

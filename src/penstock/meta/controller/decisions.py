@@ -178,7 +178,9 @@ def _spread(
         return node in short, used[racks.get(node, node)]
 
     while len(chosen) < count:
-        node = min((one for one in ordered if one not in chosen), key=rank)  # the first of equals
+        node = min(
+            (candidate for candidate in ordered if candidate not in chosen), key=rank
+        )  # the first of equals
         chosen.append(node)
         used[racks.get(node, node)] += 1
     return chosen

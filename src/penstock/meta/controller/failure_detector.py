@@ -155,7 +155,9 @@ class FailureDetector:
         now = self._clock.monotonic()
         with self._lock:
             self._hints = {
-                node: at for node, at in self._hints.items() if now - at <= SESSION_SECONDS
+                node: hinted_at
+                for node, hinted_at in self._hints.items()
+                if now - hinted_at <= SESSION_SECONDS
             }
             asked = [
                 node for node in self._hints if self._leads_since is not None or node == leader

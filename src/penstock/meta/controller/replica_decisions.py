@@ -81,16 +81,16 @@ class PreferredLeaders:
     def check(
         self, shards: Sequence[Shard], online: Collection[int], *, moves_max: int = MOVES_MAX
     ) -> list[cmd.Election]:
-        found = {
+        elections = {
             (election.topic_id, election.partition): election
             for election in balances(shards, online, moves_max=len(shards))
         }
-        epochs = {(one.topic_id, one.partition): one.leader_epoch for one in shards}
+        epochs = {(shard.topic_id, shard.partition): shard.leader_epoch for shard in shards}
         seen, self._seen = (
             self._seen,
-            {key: (epochs[key], election.leader) for key, election in found.items()},
+            {key: (epochs[key], election.leader) for key, election in elections.items()},
         )
-        due = [election for key, election in found.items() if seen.get(key) == self._seen[key]]
+        due = [election for key, election in elections.items() if seen.get(key) == self._seen[key]]
         return due[:moves_max]
 
 

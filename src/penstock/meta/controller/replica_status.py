@@ -39,11 +39,11 @@ class TopicReplicas(Struct, frozen=True):
 
 
 def replicas_of(topic: Topic, shards: list[Shard]) -> TopicReplicas:
-    wanted = topic.config.replication
+    replication = topic.config.replication
     problems = tuple(
         ReplicaProblem(shard, shard.leader is None, _spare(topic, shard))
         for shard in shards
-        if shard.leader is None or len(shard.in_sync) < wanted or _spare(topic, shard) < 0
+        if shard.leader is None or len(shard.in_sync) < replication or _spare(topic, shard) < 0
     )
     moving = sum(1 for shard in shards if shard.is_moving)
     return TopicReplicas(topic, len(shards), moving, problems)

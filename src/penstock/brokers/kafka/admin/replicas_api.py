@@ -94,8 +94,8 @@ class ReplicasApi:
         }
 
     def _shard(self, finder: TopicFinder, topic: str, partition: int) -> Shard | None:
-        found = shard_of(finder.find_name(topic), partition)
-        entry = None if found is None else self._broker.drivers.storage_cache.shards.get(found.name)
+        shard = shard_of(finder.find_name(topic), partition)
+        entry = None if shard is None else self._broker.drivers.storage_cache.shards.get(shard.name)
         return None if entry is None else entry.meta
 
     def _move(self, shard: Shard, replicas: Sequence[int], *, may_resize: bool) -> ReplicaMove:
@@ -167,7 +167,7 @@ class ReplicasApi:
 
     def _start(self, moves: _Moves) -> _Codes:
         outcomes = self._meta.start_reassignments(list(moves.values())) if moves else []
-        return {key: _reassigned(one) for key, one in zip(moves, outcomes, strict=True)}
+        return {key: _reassigned(outcome) for key, outcome in zip(moves, outcomes, strict=True)}
 
     def _cancel(self, ends: dict[_Key, ShardId]) -> _Codes:
         moving = {shard.id for shard in self._meta.list_reassignments()} if ends else set()
@@ -178,28 +178,30 @@ class ReplicasApi:
         }
         some = {key: shard for key, shard in ends.items() if shard in moving}
         outcomes = self._meta.cancel_reassignments(list(some.values())) if some else []
-        return codes | {key: _reassigned(one) for key, one in zip(some, outcomes, strict=True)}
+        return codes | {
+            key: _reassigned(outcome) for key, outcome in zip(some, outcomes, strict=True)
+        }
 
     async def list_moves(self, _context: RequestContext, request: Fields) -> Response:
         """List the reassignments in progress; of all topics when the request names none."""
         moving = await self._broker.run_blocking(self._meta.list_reassignments)
         requested = request.optional_items("topics")
-        wanted: set[tuple[str, int]] | None = None
+        asked_for: set[tuple[str, int]] | None = None
         if requested is not None:
-            wanted = {
+            asked_for = {
                 (topic.text("name"), partition)
                 for topic in requested
                 for partition in topic.numbers("partition_indexes")
             }
         topics = TopicFinder(self._broker).by_topic_id()
-        found: dict[str, list[Response]] = {}
+        by_topic: dict[str, list[Response]] = {}
         for shard in moving:
             topic = topics.get(shard.topic_id)
             if topic is None or (
-                wanted is not None and (topic.name, shard.partition) not in wanted
+                asked_for is not None and (topic.name, shard.partition) not in asked_for
             ):
                 continue
-            found.setdefault(topic.name, []).append(
+            by_topic.setdefault(topic.name, []).append(
                 {
                     "partition_index": shard.partition,
                     "replicas": shard.replicas,
@@ -210,7 +212,7 @@ class ReplicasApi:
         return {
             "error_code": ErrorCode.none,
             "error_message": None,
-            "topics": [{"name": name, "partitions": found[name]} for name in sorted(found)],
+            "topics": [{"name": name, "partitions": by_topic[name]} for name in sorted(by_topic)],
         }
 
     # Elections
@@ -232,8 +234,8 @@ class ReplicasApi:
         except StoreError as error:
             return {"error_code": code_of(error), "replica_election_results": ()}
         codes |= {
-            key: (_election_code(one, kind), one.reason or None)
-            for key, one in zip(known, outcomes, strict=True)
+            key: (_election_code(outcome, kind), outcome.reason or None)
+            for key, outcome in zip(known, outcomes, strict=True)
         }
         if requested is None:
             # As Kafka: all partitions were meant, and those without an election are left out.

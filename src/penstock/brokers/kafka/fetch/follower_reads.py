@@ -38,14 +38,14 @@ class FollowerReader(PartitionReader):
     # Transactions
 
     def ask_leaders(
-        self, wanted: Iterable[tuple[FetchPartition, Partition]]
+        self, fetches: Iterable[tuple[FetchPartition, Partition]]
     ) -> Mapping[str, Stable]:
         """Return what readers of committed records must know of partitions; where it is not known,
         the leaders are asked, each with one request. May block."""
         known: dict[str, Stable] = {}
         firsts_of: dict[int, dict[str, int]] = {}
         partitions: dict[str, Partition] = {}
-        for requested, partition in wanted:
+        for requested, partition in fetches:
             stable, meta = partition.stable, partition.entry.meta
             if isinstance(stable, Stable) and stable.covers(requested.offset):
                 known[partition.shard] = stable
@@ -164,9 +164,9 @@ class FollowerReader(PartitionReader):
         self, partition: Partition, first: int, end: int, limits: Limits
     ) -> Sequence[AbortedTransaction]:
         return [
-            AbortedTransaction(one.producer_id, one.first_offset)
-            for one in limits.stable[partition.shard].aborted
-            if one.last_offset >= first and one.first_offset < end
+            AbortedTransaction(transaction.producer_id, transaction.first_offset)
+            for transaction in limits.stable[partition.shard].aborted
+            if transaction.last_offset >= first and transaction.first_offset < end
         ]
 
     def _batch_reader(self, partition: Partition) -> BatchEngine | None:

@@ -371,15 +371,15 @@ class FetchHandler:
         resolved: Sequence[_Resolved],
         deadline: float,
     ) -> None:
-        at = deadline
+        until = deadline
         if request.is_committed and any(
             self._reader_of(request, partition) is self._follower_reader
             and self._follower_reader.is_held(partition)
             for _, partition in resolved
             if partition is not None
         ):
-            at = min(deadline, self._loop.time() + HELD_PAUSE_S)
-        timer = self._loop.call_at(at, self._time_is_up, state)
+            until = min(deadline, self._loop.time() + HELD_PAUSE_S)
+        timer = self._loop.call_at(until, self._time_is_up, state)
         state.delayed = DelayedFetch(correlation_id, request, resolved, deadline, timer)
         state.connection.cancel_waiting = timer.cancel
 

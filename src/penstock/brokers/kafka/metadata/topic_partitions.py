@@ -34,7 +34,7 @@ class TopicPartitionsApi:
         known = {topic.name: topic for topic in cache.list_topics(self._broker.namespace)}
         names = {topic.text("name") for topic in request.items_of("topics")} or set(known)
         topics: list[Response] = []
-        for name in sorted(one for one in names if one >= start_name):
+        for name in sorted(known for known in names if known >= start_name):
             topic = known.get(name)
             if topic is None:
                 topics.append(_unknown(name))
@@ -46,7 +46,7 @@ class TopicPartitionsApi:
             if end < topic.partitions:
                 return {"topics": topics, "next_cursor": _cursor(name, end)}
             if left == 0:
-                rest = sorted(one for one in names if one > name)
+                rest = sorted(known for known in names if known > name)
                 return {"topics": topics, "next_cursor": _cursor(rest[0], 0) if rest else None}
         return {"topics": topics, "next_cursor": None}
 

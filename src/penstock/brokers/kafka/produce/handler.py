@@ -263,7 +263,7 @@ class ProduceHandler:
         # Nothing that refers to the receive buffer, which is reused; errors do, by their frames.
         writes = [write._replace(records=_NOTHING) for write in request.writes]
         kept = request._replace(writes=writes)
-        checked = [one if isinstance(one, Checked) else None for one in verdicts]
+        checked = [verdict if isinstance(verdict, Checked) else None for verdict in verdicts]
 
         async def respond() -> None:
             final = await _committed(kept, checked, results, commits)

@@ -108,11 +108,11 @@ def reassign(
 def _topics(client: RemoteMetaClient, names: str | None, namespace: str) -> dict[str, Topic]:
     """Return the topics that are meant, by id."""
     known = {topic.name: topic for topic in client.list_topics(namespace)}
-    wanted = list(known) if names is None else [name.strip() for name in names.split(",")]
-    unknown = [name for name in wanted if name not in known]
+    chosen = list(known) if names is None else [name.strip() for name in names.split(",")]
+    unknown = [name for name in chosen if name not in known]
     if unknown:
         raise BadRequestError(f"topic {unknown[0]!r} does not exist")
-    return {known[name].topic_id: known[name] for name in wanted}
+    return {known[name].topic_id: known[name] for name in chosen}
 
 
 def _nodes(text: str) -> list[int]:
@@ -123,8 +123,8 @@ def _nodes(text: str) -> list[int]:
 
 
 def _shards(client: RemoteMetaClient, topics: Sequence[Topic]) -> list[Shard]:
-    wanted = {topic.topic_id for topic in topics}
-    return [shard for shard in client.list_shards() if shard.topic_id in wanted]
+    topic_ids = {topic.topic_id for topic in topics}
+    return [shard for shard in client.list_shards() if shard.topic_id in topic_ids]
 
 
 def _plan(
@@ -168,18 +168,20 @@ def _read_plan(
     ids = {topic.name: topic for topic in topics.values()}
     known = {shard.id for shard in client.list_shards()}
     moves: list[ReplicaMove] = []
-    for one in plan.partitions:
-        topic = ids.get(one.topic)
-        shard = None if topic is None else ShardId(topic.topic_id, one.partition)
+    for move in plan.partitions:
+        topic = ids.get(move.topic)
+        shard = None if topic is None else ShardId(topic.topic_id, move.partition)
         if topic is None or shard is None or shard not in known:
-            raise BadRequestError(f"the plan names {one.topic}/{one.partition}, which is not there")
-        if len(one.replicas) != topic.config.replication:
             raise BadRequestError(
-                f"the plan gives {one.topic}/{one.partition} {len(one.replicas)} replicas, but the "
-                f"topic has replication {topic.config.replication}: change that with `penstock "
+                f"the plan names {move.topic}/{move.partition}, which is not there"
+            )
+        if len(move.replicas) != topic.config.replication:
+            raise BadRequestError(
+                f"the plan gives {move.topic}/{move.partition} {len(move.replicas)} replicas, but "
+                f"the topic has replication {topic.config.replication}: change that with `penstock "
                 "topic alter --replication`"
             )
-        moves.append(ReplicaMove(shard, one.replicas, throttle))
+        moves.append(ReplicaMove(shard, move.replicas, throttle))
     return moves
 
 
@@ -286,8 +288,8 @@ def wait_for_drain(client: RemoteMetaClient, node: int, seconds: float) -> None:
     first: int | None = None
     with progress_bar() as show:
         while True:
-            held = [one for one in client.list_shards() if node in one.replicas]
-            left = sum(1 for one in held if len(one.replicas) > 1)
+            held = [shard for shard in client.list_shards() if node in shard.replicas]
+            left = sum(1 for shard in held if len(shard.replicas) > 1)
             first = left if first is None else max(first, left)
             if show is not None and first:
                 show("moving", first - left, first)

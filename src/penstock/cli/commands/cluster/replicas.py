@@ -26,9 +26,9 @@ _DEADLINE_S: Final = 20.0
 
 def replica_lines(topics: Sequence[TopicReplicas]) -> Iterator[str]:
     """Yield what `status` shows of topics with several replicas."""
-    for one in topics:
-        config = one.topic.config
-        words = [problem.word for problem in one.problems]
+    for topic in topics:
+        config = topic.topic.config
+        words = [problem.word for problem in topic.problems]
         counts = {
             "offline": words.count("offline"),
             "under-replicated": len(words) - words.count("offline"),
@@ -36,16 +36,16 @@ def replica_lines(topics: Sequence[TopicReplicas]) -> Iterator[str]:
             "at risk": words.count("at risk"),
         }
         counted = [f"{count} {word}" for word, count in counts.items() if count]
-        if one.moving:
-            counted.append(f"{one.moving} moving")
+        if topic.moving:
+            counted.append(f"{topic.moving} moving")
         yield (
-            f"topic {one.topic.name} ({one.shards} shards): replication {config.replication}, "
+            f"topic {topic.topic.name} ({topic.shards} shards): replication {config.replication}, "
             f"min_insync {min_insync_of(config)}: {', '.join(counted) or 'all in sync'}"
         )
-        for problem in one.problems[:_SHOWN]:
-            yield f"  {one.topic.name}/{problem.shard.partition}: {_problem(problem)}"
-        if len(one.problems) > _SHOWN:
-            yield f"  and {len(one.problems) - _SHOWN} more"
+        for problem in topic.problems[:_SHOWN]:
+            yield f"  {topic.topic.name}/{problem.shard.partition}: {_problem(problem)}"
+        if len(topic.problems) > _SHOWN:
+            yield f"  and {len(topic.problems) - _SHOWN} more"
 
 
 def _problem(problem: ReplicaProblem) -> str:
@@ -105,8 +105,8 @@ def elect(
         existing = client.get_topic(topic, namespace=namespace)
         if existing is None:
             raise UnknownTopicError(topic)
-        nodes = {one.node_id: one for one in client.list_nodes()}
-        online = {node_id for node_id, one in nodes.items() if one.status != "offline"}
+        nodes = {node.node_id: node for node in client.list_nodes()}
+        online = {node_id for node_id, node in nodes.items() if node.status != "offline"}
         offline = [
             shard
             for shard in client.list_shards(existing.topic_id)
@@ -216,14 +216,14 @@ def quarantine(
 ) -> None:
     """List the shards of a node that the metadata of its cluster do not name, or delete them."""
     listing = Quarantine(LocalDisk(), check_path(data))
-    found = listing.read()
-    if not found:
+    listed = listing.read()
+    if not listed:
         print_line("no shard is in quarantine")
         return
     if delete:
         count = listing.doom(shards or [])
         print_line(f"{count} shards are deleted at the next start of the node")
         return
-    for one in found:
-        state = ", deleted at the next start" if one.is_doomed else ""
-        print_line(f"{one.shard}  {one.storage_type}{state}")
+    for shard in listed:
+        state = ", deleted at the next start" if shard.is_doomed else ""
+        print_line(f"{shard.shard}  {shard.storage_type}{state}")

@@ -86,14 +86,14 @@ def up(
 
 def _print_addresses(cluster: LocalCluster, directory: ClusterDirectory) -> None:
     ports = [node.ports for node in cluster.nodes]
-    storage = ",".join(one.storage_address for one in ports)
-    kafka = ",".join(one.kafka_address for one in ports)
+    storage = ",".join(node_ports.storage_address for node_ports in ports)
+    kafka = ",".join(node_ports.kafka_address for node_ports in ports)
     print_line(f"A cluster of {len(ports)} nodes serves {directory.path}")
     for node in cluster.nodes:
-        one = node.ports
+        own = node.ports
         print_line(
-            f"  node {one.node}  storage API {one.storage_address}  Kafka {one.kafka_address}  "
-            f"http://{one.http_address}/health  process {node.pid}"
+            f"  node {own.node}  storage API {own.storage_address}  Kafka {own.kafka_address}  "
+            f"http://{own.http_address}/health  process {node.pid}"
         )
     last = cluster.nodes[-1]
     for line in (

@@ -28,25 +28,25 @@ _MARK: Final = PRODUCER.encode()
 
 def restore_producers(shard: ShardLog, forgotten: Iterable[int], end: int) -> None:
     """Remember older writes of the `forgotten` producers of a shard that was cut at `end`."""
-    found: dict[int, list[Write]] = {producer_id: [] for producer_id in forgotten}
-    if not found:
+    writes: dict[int, list[Write]] = {producer_id: [] for producer_id in forgotten}
+    if not writes:
         return
-    missing = set(found)
+    missing = set(writes)
     stop = shard.unit_of(end)
     first = max(shard.unit_of(shard.earliest), stop - RECORDS_MAX)
     try:
         while stop > first and missing:
             start = max(first, stop - _ROWS_PER_STEP)
-            _read_back(shard, start, stop, found, missing)
+            _read_back(shard, start, stop, writes, missing)
             stop = start
     except (CorruptionError, FileNotFoundError):
         pass  # what is before the damage is as good as unknown
     with shard.lock:
-        shard.state.producers.restore(found)
+        shard.state.producers.restore(writes)
 
 
 def _read_back(
-    shard: ShardLog, start: int, stop: int, found: dict[int, list[Write]], missing: set[int]
+    shard: ShardLog, start: int, stop: int, writes: dict[int, list[Write]], missing: set[int]
 ) -> None:
     files = shard.log.files
     for row in reversed(shard.rows_between(start, stop)):
@@ -60,7 +60,7 @@ def _read_back(
         if written is None or written[0].id not in missing:
             continue
         producer, count = written
-        found[producer.id].append(
+        writes[producer.id].append(
             Write(
                 producer.epoch,
                 producer.sequence,
@@ -69,7 +69,7 @@ def _read_back(
                 raw.store_timestamp_ms,
             )
         )
-        if len(found[producer.id]) >= WRITES_MAX:
+        if len(writes[producer.id]) >= WRITES_MAX:
             missing.discard(producer.id)
 
 

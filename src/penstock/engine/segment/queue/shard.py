@@ -485,7 +485,7 @@ class ShardLog:
             self.times.truncate_from(offset // TIME_BLOCK)
             if self._commit_limit is not None:
                 self._commit_limit = min(self._commit_limit, offset)
-            self.repaired = frozenset(found for found in self.repaired if found < offset)
+            self.repaired = frozenset(repaired for repaired in self.repaired if repaired < offset)
             forgotten: list[int] = []
             if with_state:
                 forgotten = self.state.truncate_from(offset)

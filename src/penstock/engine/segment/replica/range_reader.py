@@ -64,11 +64,11 @@ class RangeReader:
         self._repair(shard)
         shard.repaired |= {offset}
         try:
-            found = self._copy(shard, offset, max_size)
+            copied = self._copy(shard, offset, max_size)
         except FileNotFoundError as error:
             raise _as_corruption(self._log, shard, offset, error) from error
         shard.repaired -= {offset}
-        return found
+        return copied
 
     @staticmethod
     def _deleted_and_lost(shard: ShardLog, offset: int) -> int | None:

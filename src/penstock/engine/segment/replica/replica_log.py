@@ -106,9 +106,13 @@ class SegmentReplicaLog:
         if self._damaged_at is None and not log.repaired and not log.state.has_lost:
             return None
         end = log.next_offset
-        found = [offset for offset in (self._damaged_at, *log.repaired) if offset is not None]
+        damaged_offsets = [
+            offset for offset in (self._damaged_at, *log.repaired) if offset is not None
+        ]
         damaged = [
-            offset for offset in found if offset >= start and log.state.hole_end(offset) is None
+            offset
+            for offset in damaged_offsets
+            if offset >= start and log.state.hole_end(offset) is None
         ]
         lost = log.state.first_damaged(start, end)
         return min(damaged if lost is None else [*damaged, lost], default=None)

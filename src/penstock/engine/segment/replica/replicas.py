@@ -83,12 +83,12 @@ class ShardReplicas:
         records of a leader's epoch was replicated before its state was lost: of what it holds
         nothing is known to be committed."""
         with log.log.lock:
-            for each in (log, companion):
-                is_known = each.state.newest_epoch == 0 or log.shard in self._single
-                each.become_replicated(each.commit if is_known else each.earliest)
+            for part in (log, companion):
+                is_known = part.state.newest_epoch == 0 or log.shard in self._single
+                part.become_replicated(part.commit if is_known else part.earliest)
         self._parts.commands.keep(log, log.state.config)
-        for each in (log, companion):
-            self._parts.store.checkpointer.touch(each)
+        for part in (log, companion):
+            self._parts.store.checkpointer.touch(part)
 
     def close_to_clients(self, shard: ShardId) -> bool:
         """Take no records of clients for a shard whose replication is about to end; return False
@@ -97,9 +97,9 @@ class ShardReplicas:
         self._single.add(shard)
         if not log.state.is_replicated:
             return False
-        for each in self.logs(shard):
+        for part in self.logs(shard):
             # Not the companion's own method: those who wait for its commands wait on.
-            SegmentReplicaLog.follow(each)
+            SegmentReplicaLog.follow(part)
         return True
 
     def end(self, shard: ShardId) -> None:
@@ -113,12 +113,12 @@ class ShardReplicas:
         self._parts.checkpoint()
         both = (log, self._parts.commands.companion(log))
         with self._opening, log.log.lock:
-            for each in both:
-                each.end_replication()
+            for part in both:
+                part.end_replication()
             self._logs.pop(shard, None)
         self._parts.commands.keep(log, log.state.config, has_ended=True)
-        for each in both:
-            self._parts.store.checkpointer.touch(each)
+        for part in both:
+            self._parts.store.checkpointer.touch(part)
 
     def remove(self, shard: ShardId) -> None:
         """The shard was deleted."""

@@ -182,14 +182,16 @@ def pack_frame(data: bytes, version: int = 1) -> bytes:
     return frame_head(data, version) + data
 
 
-def read_head(buffer: bytes | bytearray, at: int, version: int, size_max: int) -> tuple[int, int]:
+def read_head(
+    buffer: bytes | bytearray, position: int, version: int, size_max: int
+) -> tuple[int, int]:
     """Return the size and the checksum of the frame whose head begins at `at`. Raises
     `BadRequestError` for a damaged head and for a frame above the limit."""
     if version == 1:
-        size, checksum = FRAME_HEAD.unpack_from(buffer, at)
+        size, checksum = FRAME_HEAD.unpack_from(buffer, position)
     else:
-        size, checksum, head_checksum = FRAME_HEAD_2.unpack_from(buffer, at)
-        if crc32(buffer[at : at + FRAME_HEAD.size]) != head_checksum:
+        size, checksum, head_checksum = FRAME_HEAD_2.unpack_from(buffer, position)
+        if crc32(buffer[position : position + FRAME_HEAD.size]) != head_checksum:
             raise BadRequestError("the checksum of a frame's head does not match")
     if size > size_max:
         raise BadRequestError(f"a frame of {size} bytes; at most {size_max}")

@@ -34,4 +34,4 @@ class PeerProblems:
     def current(self) -> list[str]:
         since = self._clock.monotonic() - KEPT_SECONDS
         with self._lock:
-            return [text for text, at in self._known.values() if at >= since]
+            return [text for text, refused_at in self._known.values() if refused_at >= since]

@@ -98,13 +98,13 @@ def _change_each(
     outcomes: list[ReplicaOutcome] = []
     events: list[Event] = []
     for request in requests:
-        found = _find_replicated(view, request.topic_id, request.partition)
-        if isinstance(found, Rejected):
+        pair = _find_replicated(view, request.topic_id, request.partition)
+        if isinstance(pair, Rejected):
             outcomes.append(
-                ReplicaOutcome(is_accepted=False, partition_epoch=0, reason=found.reason)
+                ReplicaOutcome(is_accepted=False, partition_epoch=0, reason=pair.reason)
             )
             continue
-        shard, topic = found
+        shard, topic = pair
         after = change(shard, topic, request)
         outcomes.append(_put_outcome(view, shard, after, moment, events))
     return Change(ReplicaOutcomes(tuple(outcomes)), tuple(events))
@@ -147,10 +147,10 @@ def _changed_in_sync(
 
 
 def leave_in_sync(view: View, command: LeaveInSync, moment: Moment) -> Change | Rejected:
-    found = _find_replicated(view, command.topic_id, command.partition)
-    if isinstance(found, Rejected):
-        return found
-    shard, topic = found
+    pair = _find_replicated(view, command.topic_id, command.partition)
+    if isinstance(pair, Rejected):
+        return pair
+    shard, topic = pair
     brokers = broker_epochs(view)
     stale = _stale_sender(shard, command.node_id, command.broker_epoch, brokers)
     if stale is None and command.partition_epoch != shard.partition_epoch:
@@ -186,16 +186,16 @@ def _led(shard: Shard, election: Election, brokers: Brokers, min_insync: int) ->
         return rules.move_leader(shard, leader, brokers=brokers, min_insync=min_insync)
     after = rules.elect(shard, brokers=brokers, min_insync=min_insync, preferred=leader)
     if after.leader is None or leader not in {None, after.leader}:
-        wanted = "no replica" if leader is None else f"node {leader}, which is not one that"
-        return Rejected("bad_request", f"{wanted} may lead {shard.name}", shard.name)
+        proposed = "no replica" if leader is None else f"node {leader}, which is not one that"
+        return Rejected("bad_request", f"{proposed} may lead {shard.name}", shard.name)
     return after
 
 
 def elect_unclean(view: View, command: ElectUnclean, moment: Moment) -> Change | Rejected:
-    found = _find_replicated(view, command.topic_id, command.partition)
-    if isinstance(found, Rejected):
-        return found
-    shard, _ = found
+    pair = _find_replicated(view, command.topic_id, command.partition)
+    if isinstance(pair, Rejected):
+        return pair
+    shard, _ = pair
     if command.partition_epoch != shard.partition_epoch:
         return _other_epoch(shard, command.partition_epoch)
     if shard.leader is not None:
@@ -239,10 +239,10 @@ def reassign_replicas(view: View, command: ReassignReplicas, moment: Moment) -> 
 def cancel_reassignment(
     view: View, command: CancelReassignment, moment: Moment
 ) -> Change | Rejected:
-    found = _find_replicated(view, command.topic_id, command.partition)
-    if isinstance(found, Rejected):
-        return found
-    shard, topic = found
+    pair = _find_replicated(view, command.topic_id, command.partition)
+    if isinstance(pair, Rejected):
+        return pair
+    shard, topic = pair
     if not shard.adding and not shard.removing:
         return Rejected("bad_request", f"{shard.name} is not being moved", shard.name)
     after = rules.cancel_reassignment(
