@@ -70,6 +70,7 @@ class Calls:
     def connect(self) -> None:
         assert self.here.call(2, "Echo", b"", 5) is None, "the first call opens the connection"
         wait_until(lambda: self.channel.is_connected(2), "the channel stands")
+        wait_until(lambda: self.there._channel.is_connected(1), "the other node knows it, too")
 
     def close(self) -> None:
         self.served.release.set()
