@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +18,24 @@ from tests.engine.quick_directory import quick_directory
 
 from penstock.engine.contract import ShardConfig, ShardPart, StorageEngine, Written
 from penstock.engine.segment import SegmentEngine, SegmentStore
-from penstock.errors import StoreError, UnknownShardError
+from penstock.errors import NotLeaderError, StoreError, UnknownShardError
 from penstock.record import Producer, QueueKind, Record, ShardId
 from penstock.testing.conformance import EngineConformance, EngineHarness
 from penstock.testing.conformance.engines import SegmentHarness
 
 LAG_S: Final = 0.0005
 PATIENCE_S: Final = 30.0
+
+
+def _when_led(write: Callable[[], Written]) -> Written:
+    """Write when a shard is led that another thread has just created."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return write()
+        except NotLeaderError:
+            assert time.monotonic() < until, "the shard is not led"
+            time.sleep(LAG_S)
 
 
 class LaggingEngine(SegmentEngine):
@@ -70,7 +82,7 @@ class LaggingEngine(SegmentEngine):
         self._lead(shard)
 
     def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:
-        written = super().write(shard, record, producer=producer)
+        written = _when_led(partial(super().write, shard, record, producer=producer))
         self._wait(shard)
         return written
 
@@ -82,7 +94,7 @@ class LaggingEngine(SegmentEngine):
     def batch_write(
         self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
     ) -> Written:
-        written = super().batch_write(shard, records, producer=producer)
+        written = _when_led(partial(super().batch_write, shard, records, producer=producer))
         self._wait(shard)
         return written
 
