@@ -128,7 +128,7 @@ class LeaderOutcome(Struct, frozen=True):
     leader: int | None
     """Who leads now."""
     kind: Literal["elected", "not-needed", "unavailable", "unknown"]
-    """`unavailable`: no replica that was asked for may lead. `unknown`: there is no such shard."""
+    """`unavailable`: no replica that was asked for may lead. `unknown`: no shard has the name."""
     reason: str = ""
 
 

@@ -35,6 +35,4 @@ def test_an_answer_with_many_aborted_transactions_ends_before_the_next_one() -> 
     assert (until, [one.first_offset for one in aborted]) == (40, [20, 30])
     together = limits_with(*((0, 50 + number) for number in range(4)))
     until, aborted = together.decided(SHARD, 0, 100, 2)
-    assert (until, len(aborted)) == (100, 4), (
-        "all of them begin at the offset: there is no other end"
-    )
+    assert (until, len(aborted)) == (100, 4), "all of them begin at the offset: no other end exists"

@@ -37,7 +37,7 @@ _Key = tuple[str, int]
 _Codes = dict[_Key, tuple[ErrorCode, str | None]]
 """A code for each partition, with what happened."""
 _Moves = dict[_Key, ReplicaMove]
-_UNKNOWN: Final = (ErrorCode.unknown_topic_or_partition, "there is no such partition")
+_UNKNOWN: Final = (ErrorCode.unknown_topic_or_partition, "the partition does not exist")
 _NOTHING: Final = (ErrorCode.none, None)
 
 

@@ -139,7 +139,7 @@ def _plan(
     if to is not None and remove is not None:
         raise BadRequestError("name --to or --remove, not both")
     if remove is not None and remove not in {node.node_id for node in nodes}:
-        raise BadRequestError(f"there is no node {remove}")
+        raise BadRequestError(f"node {remove} does not exist")
     targets = _nodes(to) if to is not None else [node for node in able if node != remove]
     missing = [node for node in targets if node not in able]
     if missing:
