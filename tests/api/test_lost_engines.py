@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.meta.raft.cluster_in_process import free_ports
+from tests.free_ports import free_ports
 from typer.testing import CliRunner
 
 import penstock

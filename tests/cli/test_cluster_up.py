@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run
+from tests.free_ports import free_port_base
 
 import penstock
 from penstock.cli.local_cluster import ClusterDirectory
@@ -80,6 +81,9 @@ class Up:
 
 @contextmanager
 def running(directory: Path, *options: str) -> Iterator[Up]:
+    if not directory.exists() and "--port-base" not in options:
+        nodes = int(options[options.index("--nodes") + 1]) if "--nodes" in options else 3
+        options = (*options, "--port-base", str(free_port_base(nodes)))
     made = Up(directory, *options)
     try:
         yield made

@@ -23,8 +23,8 @@ from urllib.request import urlopen
 from confluent_kafka import KafkaException
 from tests.cluster.device import Device, missing_for_devices
 from tests.cluster.network import Network
+from tests.free_ports import free_ports
 from tests.kafka_clients import AdminClient
-from tests.meta.raft.cluster_in_process import free_ports
 
 import penstock
 from penstock.errors import StoreError

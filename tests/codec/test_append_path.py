@@ -175,7 +175,7 @@ def test_waiting_writers_go_on_when_the_lock_is_free(core: Core) -> None:
             ]
             assert not any(each.done() for each in waiting)
             assert bench.appender.next_offset(bench.work.handle) == 0
-        assert sorted(each.result(10) for each in waiting) == [0, 1, 2, 3]
+        assert sorted(each.result(60) for each in waiting) == [0, 1, 2, 3]
 
 
 def test_synced_records_are_shown_when_they_are_on_the_device(core: Core) -> None:
@@ -223,8 +223,8 @@ def test_one_sync_is_enough_for_all_who_wait(core: Core) -> None:
         while bench.appender.next_offset(bench.work.handle) < 9:
             assert not any(each.done() for each in others)
         go.set()
-        assert leader.result(20) == 0
-        assert sorted(each.result(20) for each in others) == list(range(1, 9))
+        assert leader.result(60) == 0
+        assert sorted(each.result(60) for each in others) == list(range(1, 9))
     assert len(bench.synced) == 2
 
 

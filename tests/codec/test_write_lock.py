@@ -39,7 +39,7 @@ def test_who_has_waited_long_goes_before_writers_that_need_no_interpreter() -> N
         time.sleep(0.02)
         bench.lock.release()
         for each in (patient, *writers):
-            each.result(10.0)
+            each.result(60)
     assert went == ["python", *["writer"] * 4]
 
 
@@ -50,9 +50,9 @@ def test_writers_go_on_when_who_waited_long_gives_up() -> None:
         patient = pool.submit(bench.lock.acquire, 0.1)
         time.sleep(0.05)
         writers = [pool.submit(bench.append_path.append, ORDERS, Record(LONG)) for _ in range(4)]
-        assert patient.result(10.0) is False
+        assert patient.result(60) is False
         bench.lock.release()
-        assert sorted(each.result(10.0) for each in writers) == [0, 1, 2, 3]
+        assert sorted(each.result(60) for each in writers) == [0, 1, 2, 3]
 
 
 def test_a_lock_that_writers_keep_busy_is_had_by_python_code() -> None:
@@ -72,4 +72,4 @@ def test_a_lock_that_writers_keep_busy_is_had_by_python_code() -> None:
         finally:
             has_had_it.set()
         for each in writers:
-            each.result(10.0)
+            each.result(60)

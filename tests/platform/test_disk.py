@@ -415,5 +415,5 @@ def test_a_lock_that_is_waited_for_is_had_by_one_at_a_time(disk: Disk, root: str
     thread.start()
     got.append("first")
     held.release()
-    thread.join(10)
+    thread.join(60)
     assert got == ["first", "second"]

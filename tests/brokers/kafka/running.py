@@ -55,7 +55,7 @@ class WireClient:
     """One connection; requests are answered in their order."""
 
     def __init__(self, port: int, client_id: str = "test") -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._client_id = client_id.encode()
         self._correlation_id = 0
 

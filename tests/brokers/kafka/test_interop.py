@@ -17,6 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 from tests.brokers.kafka.running import Running, running
 from tests.brokers.kafka.waiting import wait_until_ended
+from tests.free_ports import free_ports
 from tests.kafka_clients import AdminClient, Consumer, Producer
 
 from penstock.adapter.requests import DeleteBefore, DeleteByKey, OffsetsAt, ReadByKey, ReadByTag
@@ -344,8 +345,8 @@ def test_kafka_python_writes_in_transactions_and_comes_to_the_end(
 
 def test_an_idempotent_producer_survives_restarts_with_every_message_once(tmp_path: Path) -> None:
     path = tmp_path / "restarts"
-    with running(path) as first:
-        port = first.server.port
+    [port] = free_ports(1)
+    with running(path, {"port": port}) as first:
         producer = Producer(
             {
                 "bootstrap.servers": first.address,

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.cimpl import NewTopic
+from tests.free_ports import free_ports
 from tests.kafka_clients import AdminClient, Consumer, Producer
-from tests.meta.raft.cluster_in_process import free_ports
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 

@@ -6,7 +6,9 @@ What is appended is committed right after the write or the operation, by the thr
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +16,7 @@ from penstock.engine.contract import ShardConfig, StorageEngine, Written
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.replication.log import ReplicaLog
 from penstock.engine.rocksdb import RocksDBStorageEngine
+from penstock.errors import NotLeaderError
 from penstock.platform.clock import Clock
 from penstock.record import Producer, Record, ShardId
 from penstock.testing.conformance.engines import (
@@ -23,11 +26,24 @@ from penstock.testing.conformance.engines import (
 )
 from penstock.testing.conformance.harness import EngineHarness
 
+PATIENCE_S = 60.0
+
 
 class ReplicatedShards(Protocol):
     def list_shard(self, topic: str | None = None) -> list[ShardId]: ...
 
     def replica_logs(self, shard: ShardId) -> Sequence[ReplicaLog]: ...
+
+
+def when_led(write: Callable[[], Written]) -> Written:
+    """Write when a shard is led that another thread has just created."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return write()
+        except NotLeaderError:
+            assert time.monotonic() < until, "the shard is not led"
+            time.sleep(0.001)
 
 
 class Leader:
@@ -67,7 +83,7 @@ class LeadingMemoryEngine(MemoryStorageEngine):
     def batch_write(
         self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
     ) -> Written:
-        written = super().batch_write(shard, records, producer=producer)
+        written = when_led(partial(super().batch_write, shard, records, producer=producer))
         self.leader.commit(shard)
         return written
 
@@ -87,7 +103,7 @@ class LeadingRocksDBEngine(RocksDBStorageEngine):
     def batch_write(
         self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
     ) -> Written:
-        written = super().batch_write(shard, records, producer=producer)
+        written = when_led(partial(super().batch_write, shard, records, producer=producer))
         self.leader.commit(shard)
         return written
 

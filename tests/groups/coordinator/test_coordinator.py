@@ -17,7 +17,7 @@ from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.platform.clock import SystemClock
 
 LIMITS = Limits(session_timeout_min_ms=10, initial_delay_ms=0)
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class FlakyStates:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from random import SystemRandom
+
+from tests.free_ports import free_ports
 
 from penstock.meta.raft.client import RaftMetaClient
 from penstock.meta.raft.group.load import RaftTiming
@@ -23,25 +24,6 @@ TIMING = NodeTiming(
 )
 DEADLINE_S = 120.0
 SECRET = "the secret of all tests"
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that a node can be started on again and again.
-
-    They lie below those that the system gives to who asks for any: no connection and no server of
-    another test takes one while its node is away.
-    """
-    found: list[int] = []
-    while len(found) < count:
-        port = SystemRandom().randrange(10_000, 32_000)
-        with closing(socket.socket()) as one:
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_S) -> None:

@@ -10,12 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.meta.raft.cluster_in_process import (
-    DEADLINE_S,
-    ClusterInProcess,
-    free_ports,
-    wait_until,
-)
+from tests.free_ports import free_ports
+from tests.meta.raft.cluster_in_process import DEADLINE_S, ClusterInProcess, wait_until
 
 from penstock.errors import ClosedError, DiskFailedError, SettingsError, SetupError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry, TopicConfig

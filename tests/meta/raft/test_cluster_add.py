@@ -8,7 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.meta.raft.cluster_in_process import free_ports, wait_until
+from tests.free_ports import free_ports
+from tests.meta.raft.cluster_in_process import wait_until
 from tests.meta.raft.test_serve_cluster import Servers
 from typer.testing import CliRunner
 

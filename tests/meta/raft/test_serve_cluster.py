@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.meta.raft.cluster_in_process import free_ports, wait_until
+from tests.free_ports import free_ports
+from tests.meta.raft.cluster_in_process import wait_until
 from typer.testing import CliRunner
 
 import penstock

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.meta.raft.cluster_in_process import free_ports, wait_until
+from tests.free_ports import free_ports
+from tests.meta.raft.cluster_in_process import wait_until
 
 import penstock
 from penstock.errors import ShardLostError

@@ -23,7 +23,7 @@ from statistics import median
 from typing import NamedTuple
 from zlib import crc32
 
-from tests.meta.raft.cluster_in_process import free_ports
+from tests.free_ports import free_ports
 
 from penstock.errors import AlreadyExistsError, RetryableError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry

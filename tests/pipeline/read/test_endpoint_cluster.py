@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
-from tests.meta.raft.cluster_in_process import free_ports, wait_until
+from tests.free_ports import free_ports
+from tests.meta.raft.cluster_in_process import wait_until
 
 import penstock
 from penstock import Store

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.meta.raft.cluster_in_process import free_ports, wait_until
+from tests.free_ports import free_ports
+from tests.meta.raft.cluster_in_process import wait_until
 from tests.meta.raft.test_serve_cluster import Servers as ServeCluster
 from typer.testing import CliRunner
 
@@ -171,7 +172,7 @@ def test_a_client_of_three_nodes_goes_on_when_one_is_killed_or_hangs(tmp_path: P
             cluster.kill(1)
             alive = [partition for node, partition in led.items() if node != 1]
             for partition in alive:
-                assert _within(30, partial(topic.write, b"two", partition=partition))
+                assert _within(120, partial(topic.write, b"two", partition=partition))
                 assert [one.value for one in topic.read(partition)] == [b"one", b"two"]
             assert store.topics() == ["orders"]
             _ask_all(store, addresses)
@@ -184,7 +185,7 @@ def test_a_client_of_three_nodes_goes_on_when_one_is_killed_or_hangs(tmp_path: P
                 with penstock.connect(
                     [cluster.addresses[2], cluster.addresses[3]], deadline_s=8
                 ) as other:
-                    assert _within(30, other.topics) == ["orders"]
+                    assert _within(120, other.topics) == ["orders"]
             finally:
                 os.kill(hung.pid, signal.SIGCONT)
     finally:
@@ -216,7 +217,7 @@ def _ask_all(store: penstock.Store, addresses: str) -> None:
         except StoreError as error:
             pytest.fail(f"{call}: {error}")
         assert found is not None
-        assert time.monotonic() - began < 25
+        assert time.monotonic() - began < 60
     for command in (["topic", "list"], ["topic", "describe", "orders"]):
         shown = CliRunner().invoke(build(), [*command, "-s", addresses])
         assert shown.exit_code == 0, shown.output

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.meta.raft.cluster_in_process import free_ports, wait_until
+from tests.free_ports import free_ports
+from tests.meta.raft.cluster_in_process import wait_until
 from tests.remote.monitoring.test_metrics import CLUSTER, SETTINGS, scrape
 
 import penstock

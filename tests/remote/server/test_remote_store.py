@@ -149,7 +149,7 @@ def test_a_consumer_waits_for_what_is_written_later(server: Server, store: Store
     consumer = store.consumer("g", ["t"])
     timer = threading.Timer(0.3, lambda: topic.write(b"late"))
     timer.start()
-    found = consumer.poll(timeout=10.0)
+    found = consumer.poll(timeout=60)
     timer.join()
     assert [message.value for message in found] == [b"late"]
 
@@ -225,7 +225,7 @@ def test_pages_and_writes_stream(server: Server, store: Store) -> None:
             pb.WriteRequest(name=name, records=[wire.record_to_wire(Record(b"s"))])
             for _ in range(5)
         ]
-        replies = [reply.offsets[0] for reply in write(iter(requests), timeout=20)]
+        replies = [reply.offsets[0] for reply in write(iter(requests), timeout=60)]
     assert replies == [50, 51, 52, 53, 54]
 
 
@@ -281,7 +281,7 @@ def test_metrics_and_health_are_served(server: Server, store: Store) -> None:
 
 
 def test_garbage_on_the_port_harms_nobody(server: Server, store: Store) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as rude:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as rude:
         rude.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(1000))
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/Write")

@@ -103,7 +103,7 @@ def test_the_records_before_damage_come_first_and_the_error_names_what_is_lost(
     with pytest.raises(TierDamageError):
         reader.reader.read_raw(TierQuery(damaged[0]))
     with pytest.raises(CorruptionError):
-        reader.get_message_async(damaged[0]).result(5)
+        reader.get_message_async(damaged[0]).result(60)
     assert registry.get_sample_value("penstock_tier_damaged_chunks_total") == 1
     assert (registry.get_sample_value("penstock_tier_damaged_reads_total") or 0) > 1
     assert [one.object_name for one in reader.fetcher.damage.known()] == [error.object_name]

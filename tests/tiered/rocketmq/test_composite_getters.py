@@ -45,7 +45,7 @@ def flat(store: SegmentStore) -> CompositeFlatFile:
 
 
 def unit_of(flat: CompositeFlatFile, offset: int) -> tuple[int, int]:
-    unit = flat.get_consume_queue_async(offset).result(5)
+    unit = flat.get_consume_queue_async(offset).result(60)
     position, size, _ = QUEUE_UNIT.unpack(unit)
     return position, size
 
@@ -53,20 +53,20 @@ def unit_of(flat: CompositeFlatFile, offset: int) -> tuple[int, int]:
 def test_a_message_below_the_start_or_deleted_is_refused(flat: CompositeFlatFile) -> None:
     for offset in (-1, 0, 10, 50, 60, 119, 200, 1 << 40):
         with pytest.raises(BadRequestError, match=r"\[120, 200\)"):
-            flat.get_message_async(offset).result(5)
+            flat.get_message_async(offset).result(60)
         with pytest.raises(BadRequestError, match=r"\[120, 200\)"):
-            flat.get_consume_queue_async(offset, 3).result(5)
+            flat.get_consume_queue_async(offset, 3).result(60)
     for offset in range(130, 135):
         with pytest.raises(BadRequestError, match="deleted"):
-            flat.get_message_async(offset).result(5)
+            flat.get_message_async(offset).result(60)
     for offset in (120, 129, 135, 199):
-        assert f"value {offset} ".encode() in flat.get_message_async(offset).result(5)
+        assert f"value {offset} ".encode() in flat.get_message_async(offset).result(60)
 
 
 def test_units_are_one_for_each_offset_and_empty_where_nothing_is(
     store: SegmentStore, flat: CompositeFlatFile
 ) -> None:
-    units = flat.get_consume_queue_async(125, 1000).result(5)
+    units = flat.get_consume_queue_async(125, 1000).result(60)
     found = [units[at : at + QUEUE_UNIT.size] for at in range(0, len(units), QUEUE_UNIT.size)]
     assert len(found) == 75, "as many as there are"
     blank = {125 + n for n, unit in enumerate(found) if unit == PRE_BLANK}
@@ -74,11 +74,11 @@ def test_units_are_one_for_each_offset_and_empty_where_nothing_is(
     for n, unit in enumerate(found):
         if 125 + n not in blank:
             position, size, _ = QUEUE_UNIT.unpack(unit)
-            whole = flat.get_commit_log_async(position, size).result(5)
-            assert whole == flat.get_message_async(125 + n).result(5)
+            whole = flat.get_commit_log_async(position, size).result(60)
+            assert whole == flat.get_message_async(125 + n).result(60)
     for count in (0, -1):
         with pytest.raises(BadRequestError, match="count"):
-            flat.get_consume_queue_async(125, count).result(5)
+            flat.get_consume_queue_async(125, count).result(60)
 
 
 def test_a_hole_between_chunks_has_empty_units(store: SegmentStore) -> None:
@@ -89,7 +89,7 @@ def test_a_hole_between_chunks_has_empty_units(store: SegmentStore) -> None:
     flat = CompositeFlatFile(memory_config(), SHARD)
     flat.acquire()
     upload(store, flat)
-    units = flat.get_consume_queue_async(5, 6000).result(5)
+    units = flat.get_consume_queue_async(5, 6000).result(60)
     assert len(units) == 6000 * QUEUE_UNIT.size
     live = {
         5 + n
@@ -102,7 +102,7 @@ def test_a_hole_between_chunks_has_empty_units(store: SegmentStore) -> None:
 def test_bytes_of_dead_messages_do_not_leave_the_commit_log(flat: CompositeFlatFile) -> None:
     first, _ = unit_of(flat, 125)
     last, size = unit_of(flat, 140)
-    whole = flat.get_commit_log_async(first, last + size - first).result(5)
+    whole = flat.get_commit_log_async(first, last + size - first).result(60)
     assert b"value 129 " in whole
     assert b"value 135 " in whole
     assert not any(f"value {n} ".encode() in whole for n in range(130, 135))
@@ -110,12 +110,12 @@ def test_bytes_of_dead_messages_do_not_leave_the_commit_log(flat: CompositeFlatF
     after_129 = sum(unit_of(flat, 129))
     dead = unit_of(flat, 135)[0] - after_129
     with pytest.raises(BadRequestError, match="no live message"):
-        flat.get_commit_log_async(after_129, dead).result(5)
+        flat.get_commit_log_async(after_129, dead).result(60)
     with pytest.raises(BadRequestError, match="no live message"):
-        flat.get_commit_log_async(unit_of(flat, 120)[0] - 50, 50).result(5)
+        flat.get_commit_log_async(unit_of(flat, 120)[0] - 50, 50).result(60)
     for length in (0, -1, 1 << 40):
         with pytest.raises(BadRequestError, match="length"):
-            flat.get_commit_log_async(first, length).result(5)
+            flat.get_commit_log_async(first, length).result(60)
 
 
 def test_the_upper_boundary_of_a_time_is_a_message_that_is_there(flat: CompositeFlatFile) -> None:
@@ -135,15 +135,15 @@ def test_units_of_batches_leave_out_what_is_deleted(tmp_path: Path) -> None:
         upload(store, flat)
         flat.upkeep.truncate_before(15)
         flat.upkeep.delete_ranges([(20, 30), (35, 36)])
-        units = flat.get_consume_queue_async(15, 100).result(5)
+        units = flat.get_consume_queue_async(15, 100).result(60)
         bases = [
             BATCH_UNIT.unpack_from(units, at)[4] for at in range(0, len(units), BATCH_UNIT.size)
         ]
         # Records that are appended by themselves are batches of one.
         assert bases == [*range(15, 20), *range(30, 35), *range(36, 60)]
         with pytest.raises(BadRequestError, match="deleted"):
-            flat.get_message_async(35).result(5)
-        assert b"value 36 " in flat.get_message_async(36).result(5)
+            flat.get_message_async(35).result(60)
+        assert b"value 36 " in flat.get_message_async(36).result(60)
 
 
 class StandingStill(MemoryProvider):
@@ -156,7 +156,7 @@ class StandingStill(MemoryProvider):
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
         self.asked += 1
-        assert self.goes_on.wait(20)
+        assert self.goes_on.wait(60)
         return super().get_range(key, start, size)
 
 
@@ -174,23 +174,23 @@ def test_getters_return_before_the_tier_answers_and_can_be_cancelled(
         futures[0].result(1)
     asked = slow.asked
     slow.goes_on.set()
-    assert b"value 150 " in first.result(10)
+    assert b"value 150 " in first.result(60)
     assert slow.asked <= asked + 2, "what was cancelled before it began asks for nothing"
     other.fetcher.close()
     with pytest.raises(ClosedError):
-        other.get_message_async(150).result(5)
+        other.get_message_async(150).result(60)
 
 
 def test_open_reads_are_bounded_and_end_when_the_pool_is_closed() -> None:
     reads = AsyncReads(threads=1, pending_max=3)
     goes_on = threading.Event()
-    open_reads = [reads.submit(lambda _: goes_on.wait(20)) for _ in range(3)]
+    open_reads = [reads.submit(lambda _: goes_on.wait(60)) for _ in range(3)]
     with pytest.raises(BusyError, match="3 reads"):
-        reads.submit(lambda _: True).result(5)
+        reads.submit(lambda _: True).result(60)
     reads.close()
     for future in open_reads:
         with pytest.raises(ClosedError):
-            future.result(5)
+            future.result(60)
     goes_on.set()
 
 
@@ -221,4 +221,4 @@ def test_records_of_another_queue_are_refused_and_nothing_is_appended(
     assert flat.append(own[0]) is AppendResult.OFFSET_INCORRECT
     flat.shutdown()
     with pytest.raises(ClosedError):
-        flat.get_message_async(0).result(5)
+        flat.get_message_async(0).result(60)

@@ -26,6 +26,7 @@ from penstock.settings import EMBEDDED, load_settings
 
 NODES_DEFAULT: Final = 3
 NODES_MAX: Final = 9
+_BASE_DEFAULT: Final = 9190
 _CONNECTIONS_MAX: Final = 1_000
 """Few enough for the usual limit of open files."""
 
@@ -46,7 +47,7 @@ class ClusterDirectory(SupervisedDirectory):
     def _arrange(self, known: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
         nodes, port_base = self._wanted, self._port_base
         if not known:
-            return choose_ports(nodes or NODES_DEFAULT, port_base)
+            return choose_ports(nodes or NODES_DEFAULT, port_base, preferred=_BASE_DEFAULT)
         if nodes is not None and nodes != len(known):
             raise BadRequestError(
                 f"{self.path} has a cluster of {len(known)} nodes, and --nodes is {nodes}: leave "

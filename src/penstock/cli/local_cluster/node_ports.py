@@ -16,8 +16,7 @@ HOST: Final = "127.0.0.1"
 PORT_STEP: Final = 10
 """Distance between the ports of two nodes: node 1 at the base, node 2 at base + 10."""
 PORT_MAX: Final = 65_535
-_FIRST_BASE: Final = 9190
-_OTHER_BASES: Final = range(20_000, 29_900, 10)
+_BASES: Final = range(20_000, 29_900, 10)
 """Below the ports that the system gives to outgoing connections, so that a stopped node finds its
 ports free again."""
 _TRIES: Final = 50
@@ -86,10 +85,14 @@ def ports_from(base: int, nodes: int) -> tuple[NodePorts, ...]:
 
 
 def choose_ports(
-    nodes: int, base: int | None, others: Sequence[NodePorts] = ()
+    nodes: int,
+    base: int | None,
+    others: Sequence[NodePorts] = (),
+    *,
+    preferred: int | None = None,
 ) -> tuple[NodePorts, ...]:
-    """Return the ports of new nodes: from `base` on, or where all of them are free, and none is one
-    of `others`."""
+    """Return the ports of new nodes: from `base` on; without it from `preferred` on, or elsewhere,
+    where all of them are free, and none is one of `others`."""
     if base is not None:
         chosen = ports_from(base, nodes)
         if chosen[-1].internal > PORT_MAX:
@@ -101,7 +104,9 @@ def choose_ports(
         check_ports(chosen)
         return chosen
     taken = {port for ports in others for _, _, port in ports.listening}
-    bases = [_FIRST_BASE, *SystemRandom().sample(_OTHER_BASES, _TRIES)]
+    bases = SystemRandom().sample(_BASES, _TRIES)
+    if preferred is not None:
+        bases.insert(0, preferred)
     for candidate in bases:
         chosen = ports_from(candidate, nodes)
         if taken & {port for ports in chosen for _, _, port in ports.listening}:

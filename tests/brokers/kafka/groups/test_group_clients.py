@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from tests.brokers.kafka.running import Running, running
+from tests.free_ports import free_ports
 from tests.kafka_clients import AdminClient, Consumer, Producer
 
 WAIT_S = 90.0
@@ -130,8 +131,8 @@ def test_a_static_member_that_restarts_gets_its_partitions_without_a_rebalance(
 
 def test_a_group_goes_on_where_it_was_after_a_restart_of_the_server(data_path: Path) -> None:
     path = data_path
-    with running(path) as server:
-        port = server.server.port
+    [port] = free_ports(1)
+    with running(path, {"port": port}) as server:
         server.node.admin.create_topic_full("orders", PARTITIONS, {"queue": "batch"})
         fill(server.address, 20)
         member = Member(server.address)

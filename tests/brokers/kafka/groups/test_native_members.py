@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from tests.brokers.kafka.running import Running, running
+from tests.free_ports import free_ports
 from tests.kafka_clients import AdminClient, Consumer
 
 import penstock
@@ -187,8 +188,8 @@ def test_a_live_group_is_protected_from_every_side(server: Running) -> None:
 
 
 def test_members_keep_generation_and_assignment_over_a_restart(data_path: Path) -> None:
-    with running(data_path) as server:
-        port = server.server.port
+    [port] = free_ports(1)
+    with running(data_path, {"port": port}) as server:
         server.node.admin.create_topic_full("orders", PARTITIONS, {"queue": "batch"})
         store = store_of(server)
         write(store, 100)

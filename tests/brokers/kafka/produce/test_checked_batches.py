@@ -207,7 +207,7 @@ def test_requests_that_wait_are_bounded_together(
         run_blocking, go_on = server.broker.run_blocking, threading.Event()
 
         def held(call: Callable[[], object]) -> object:
-            go_on.wait(20)
+            go_on.wait(60)
             return call()
 
         monkeypatch.setattr(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import TopicPartition
 from tests.brokers.kafka.transactions.test_transactions import read, transactional, write
+from tests.free_ports import free_ports
 from tests.kafka_clients import Consumer, Producer
 
 ROOT = Path(__file__).parents[4]
@@ -24,7 +25,7 @@ class ServerProcess:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        [self.port] = free_ports(1)
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.brokers.kafka.serving_process"]

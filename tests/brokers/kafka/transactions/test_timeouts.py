@@ -18,7 +18,7 @@ TIMEOUT_S = 60
 CHECK_MS = 10
 PAUSE_S = 0.3
 """Thirty checks of the coordinator."""
-WAIT_S = 20.0
+WAIT_S = 90.0
 
 
 @contextmanager

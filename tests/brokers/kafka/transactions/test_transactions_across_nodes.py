@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 from msgspec.structs import replace
 from tests.engine.quick_directory import quick_directory
+from tests.free_ports import free_ports
 from tests.kafka_clients import AdminClient, Consumer, Producer
-from tests.meta.raft.cluster_in_process import free_ports
 
 from penstock.remote.server import node_server as serving
 from penstock.remote.server.node_server import Server

@@ -257,6 +257,6 @@ def test_synced_records_are_seen_only_when_they_are_on_the_device(
             assert not writing.done()
         finally:
             go.set()
-        assert writing.result(20) == 1
+        assert writing.result(60) == 1
     assert len(store.read(ORDERS, 0)) == store.bounds(ORDERS).next > 1
     assert len(everything(rig.crash(1), ORDERS)) > 1

@@ -347,7 +347,7 @@ def test_a_command_acts_when_it_is_committed(pair: Pair) -> None:
     assert store.bounds(SHARD).earliest == 0
     assert pair.leader.copy().store.bounds(SHARD).earliest == 0
     companion.set_commit(1)
-    with_delete.join(10)
+    with_delete.join(60)
     assert store.bounds(SHARD).earliest == 4
 
 
@@ -370,7 +370,7 @@ def test_a_command_that_is_cut_never_acts(pair: Pair) -> None:
     while companion.end == 0:
         time.sleep(0.001)
     companion.follow()
-    deleter.join(10)
+    deleter.join(60)
     assert "outcome is unknown" in str(errors[0])
     companion.cut(0)
     store = pair.leader.kill()

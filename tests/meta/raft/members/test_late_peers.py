@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from msgspec import json as msgspec_json
-from tests.meta.raft.cluster_in_process import free_ports, wait_until
+from tests.free_ports import free_ports
+from tests.meta.raft.cluster_in_process import wait_until
 from tests.meta.raft.test_serve_cluster import Servers
 
 import penstock
@@ -25,7 +26,7 @@ pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 
 def health(port: int) -> tuple[int, dict[str, object]]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
             return answer.status, msgspec_json.decode(answer.read(), type=dict)
     except urllib.error.HTTPError as error:
         return error.code, msgspec_json.decode(error.read(), type=dict)

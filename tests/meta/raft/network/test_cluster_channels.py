@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.meta.raft.cluster_in_process import ClusterInProcess, free_ports, wait_until
+from tests.free_ports import free_ports
+from tests.meta.raft.cluster_in_process import ClusterInProcess, wait_until
 from tests.meta.raft.network.two_nodes import Inbox
 
 from penstock.meta import PeerNetwork

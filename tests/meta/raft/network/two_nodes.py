@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tests.free_ports import free_ports
 from tests.meta.raft.cluster_in_process import wait_until
 
 from penstock.meta.raft.network.data_network import DataChannel
@@ -108,7 +109,9 @@ class TwoNodes:
             self.start(node)
         self.introduce()
 
-    def start(self, node: int, port: int = 0) -> Transport:
+    def start(self, node: int, port: int | None = None) -> Transport:
+        if port is None:
+            [port] = free_ports(1)
         transport = self.transports[node] = Transport(self.hosts[node], ("127.0.0.1", port))
         transport.start()
         return transport
