@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 from tests.adapter.adapter_engine import NODE, segment_of, shard_of, topic_of
+from tests.engine.replication.simulated_log import SimulatedLog
 
 from penstock.engine.contract import (
     Acks,
@@ -20,6 +21,8 @@ from penstock.engine.contract import (
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
+from penstock.engine.replication import Assignment
+from penstock.engine.replication.runtime.shard_replica import ShardReplica
 from penstock.engine.routing.append_notifications import AppendSubscription
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import (
@@ -382,3 +385,52 @@ def test_a_step_of_a_transaction_is_taken_where_it_belongs() -> None:
         bench.handler.run_transaction_step(NODE, "step")
     bench.handler.transaction_steps = lambda step: f"{step} taken"
     assert bench.handler.run_transaction_step(NODE, "step") == "step taken"
+
+
+class _Owner:
+    def touch(self, shard: str) -> None:
+        pass
+
+    def lease_holds(self) -> bool:
+        return True
+
+
+def test_a_transaction_ends_when_all_of_its_records_are_committed(bench: Bench) -> None:
+    """The engine sees committed records only: an abort would leave the others behind."""
+    bench.put(b"a")
+    log = SimulatedLog(is_sync=False)
+    log.begin_epoch(4)
+    log.append(1)
+    assigned = Assignment(
+        shard=NAME,
+        replicas=(NODE, 2),
+        in_sync=(NODE, 2),
+        eligible=(),
+        leader=NODE,
+        leader_epoch=4,
+        partition_epoch=1,
+        min_insync=2,
+    )
+    entry = bench.handler.find(NAME)
+    entry.replica = replica = ShardReplica(NAME, NODE, [log], _Owner(), assigned)
+    replica.set_ready(4)
+    ended: list[int] = []
+    ending = threading.Thread(
+        target=lambda: ended.append(
+            bench.handler.end_transaction(entry, 7, Offset(0), is_commit=False)
+        )
+    )
+    ending.start()
+    with pytest.raises(NotLeaderError):
+        bench.handler.read_by_key(NAME, b"k")
+    with pytest.raises(NotLeaderError):
+        bench.handler.delete_by_key(NAME, b"k")
+    assert bench.handler.shard_info(NAME).is_lagging
+    ending.join(0.1)
+    assert not ended, "the follower does not have the record yet"
+    log.set_commit(1)
+    replica.committed()
+    ending.join(60)
+    assert ended == [0]
+    assert not bench.handler.shard_info(NAME).is_lagging
+    assert bench.handler.read_by_key(NAME, b"k") is not None

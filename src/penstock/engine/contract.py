@@ -164,6 +164,8 @@ class ShardInfo(Struct, frozen=True):
     """With a tier: the first offset that the engine itself still holds."""
     appended: Offset | None = None
     """With replicas: what the next record of the leader gets; `latest` is the commit offset."""
+    is_lagging: bool = False
+    """With replicas: a new leader does not know yet how far the last one had committed."""
 
     @property
     def end(self) -> Offset:

@@ -321,7 +321,7 @@ class StorageEngineHandler(StableReads):
 
     def delete_by_key(self, shard_name: str, key: bytes) -> int:
         entry = self.find(shard_name)
-        engine = self._reader(entry)
+        engine = self._settled_reader(entry)
         check_complete(entry)
         try:
             return engine.delete_by_key(entry.id, key)
@@ -330,7 +330,7 @@ class StorageEngineHandler(StableReads):
 
     def delete_by_offset(self, shard_name: str, offset: Offset) -> bool:
         entry = self.find(shard_name)
-        engine = self._reader(entry)
+        engine = self._settled_reader(entry)
         if entry.offline and after_offline(entry, offset) is not None:
             return False
         try:
@@ -352,6 +352,10 @@ class StorageEngineHandler(StableReads):
         if not isinstance(engine, TransactionalEngine):
             raise NotSupportedError(f"the engine of {entry.name!r} has no transactions")
         check_complete(entry)
+        epoch, replica = _begin_write(entry, engine, Acks.ALL), entry.replica
+        if epoch != NOT_REPLICATED and replica is not None:
+            # The engine finds committed records only: those of the transaction must all be.
+            replica.wait(replica.end, epoch, Acks.ALL, REPLICAS_WAIT_S)
         try:
             return engine.end_transaction(entry.id, producer_id, start, is_commit=is_commit)
         finally:

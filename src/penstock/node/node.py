@@ -357,7 +357,7 @@ class Node:
                     if is_here(partition.shard):
                         shard, first = partition.shard, partition.first_offset
                         first = self.storage_cache.first_possible(shard, first)
-                        self._limits.hold_written(shard, state.producer_id, first)
+                        self._limits.hold_written(shard, state.producer_id, first, state.started_ms)
         self._limits.load_aborted(
             aborted for aborted in self.meta.list_aborted() if is_here(aborted.shard)
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
 from tests.engine.replication.runtime.test_assignments import SHARD, TOPIC
 from tests.engine.replication.simulated_log import SimulatedLog
 
 from penstock.engine.replication import Assignment
 from penstock.engine.replication.runtime.shard_replica import ShardReplica
 from penstock.engine.routing.storage_cache import StorageCacheManager
+from penstock.errors import NotEnoughReplicasError, NotLeaderError
 from penstock.meta import Update
 from penstock.meta.events import ShardPut, TopicPut
 
@@ -46,11 +49,11 @@ def led_copy(records: int) -> ShardReplica:
     return ShardReplica(NAME, 1, [log], Owner(), LED)
 
 
-def test_a_transaction_begins_no_later_than_the_epoch_of_a_new_leader() -> None:
+def test_a_transaction_begins_no_later_than_the_log_of_a_new_leader_ends() -> None:
     cache = cached()
     assert cache.first_possible(NAME, 70) == 70
     cache.set_replica(NAME, led_copy(50))
-    assert cache.first_possible(NAME, 70) == 50  # the last leader had more records than this one
+    assert cache.first_possible(NAME, 70) == 50  # after an unclean election
     assert cache.first_possible(NAME, 20) == 20
     assert cache.first_possible("other_0", 20) == 20
 
@@ -63,3 +66,17 @@ def test_a_shard_can_be_served_when_its_leader_is_ready() -> None:
     replica.set_ready(4)
     assert cache.wait_until_led([NAME], 1, 0.0)
     assert cache.wait_until_led([NAME], 2, 0.0)  # another node's business
+
+
+def test_a_new_leader_is_asked_by_key_when_it_knows_what_is_committed() -> None:
+    replica = led_copy(50)
+    with pytest.raises(NotLeaderError):
+        replica.check_settled()
+    replica.assign(replace(LED, in_sync=(1,), partition_epoch=8))
+    with pytest.raises(NotEnoughReplicasError, match="1 replica"):
+        replica.check_settled()
+    replica.assign(replace(LED, leader=2, leader_epoch=5, partition_epoch=9))
+    replica.check_settled()  # the leader is asked
+    replica.assign(replace(LED, leader_epoch=6, partition_epoch=10))
+    replica.logs[0].set_commit(50)
+    replica.check_settled()

@@ -36,3 +36,18 @@ def test_an_answer_with_many_aborted_transactions_ends_before_the_next_one() -> 
     together = limits_with(*((0, 50 + number) for number in range(4)))
     until, aborted = together.decided(SHARD, 0, 100, 2)
     assert (until, len(aborted)) == (100, 4), "all of them begin at the offset: no other end exists"
+
+
+def test_the_next_transaction_of_a_producer_does_not_begin_where_the_last_one_began() -> None:
+    limits = StableOffsets()
+    limits.hold_written(SHARD, 7, 20, started_ms=1)
+    limits.hold(SHARD, 7, 50, started_ms=2)
+    assert limits.firsts(7) == {SHARD: 50}
+    limits.hold_written(SHARD, 7, 30, started_ms=1)
+    assert limits.firsts(7) == {SHARD: 50}, "what comes late of the last one changes nothing"
+    limits.hold_written(SHARD, 7, 45, started_ms=2)
+    assert limits.firsts(7) == {SHARD: 45}
+    assert limits.release(7, until_ms=1) == []
+    assert limits.transactions() == {(7, 2)}
+    assert limits.release(7, until_ms=2) == [SHARD]
+    assert limits.stable_until(SHARD) is None

@@ -196,6 +196,14 @@ class ShardRouting:
             entry.replica.check_lease()
         return entry.reader or self._find_reader(entry)
 
+    def _settled_reader(self, entry: ShardEntry) -> StorageEngine:
+        """As `_reader`, for calls that find records by something else than their offset: a reader
+        by offset comes to those that are not known to be committed yet, these would miss them."""
+        engine = self._reader(entry)
+        if entry.replica is not None:
+            entry.replica.check_settled()
+        return engine
+
     def _find_writer(self, entry: ShardEntry, *, is_local: bool = False) -> StorageEngine:
         if is_local:
             self.check_led(entry)

@@ -72,7 +72,7 @@ class StableReads(ShardRouting):
         replica = entry.replica
         if replica is None or not replica.is_leader:
             return info  # with replicas elsewhere, their leader has answered
-        return replace(info, appended=Offset(replica.end))
+        return replace(info, appended=Offset(replica.end), is_lagging=not replica.is_settled)
 
     def stable_info(self, shard_name: str) -> ShardInfo:
         """Return bounds whose commit offset is the one that readers of committed records have."""
@@ -137,7 +137,7 @@ class StableReads(ShardRouting):
         max_size: int = SIZE_PER_READ,
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
-        engine = self._reader(entry)
+        engine = self._settled_reader(entry)
         if entry.offline and (moved := after_offline(entry, start_offset)) is not None:
             start_offset = moved
 
@@ -159,7 +159,7 @@ class StableReads(ShardRouting):
     def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
         entry = self.find(shard_name)
         aborts = entry.aborts
-        engine = self._reader(entry)
+        engine = self._settled_reader(entry)
         with ResigningRead(entry):
             newest = None if entry.offline else engine.read_by_key(entry.id, key)
         if entry.offline or self._is_held(entry, engine) or entry.aborts != aborts:
@@ -179,7 +179,7 @@ class StableReads(ShardRouting):
         limit: int = 64,
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
-        engine = self._reader(entry)
+        engine = self._settled_reader(entry)
         check_complete(entry)
         page_limit = limit
         for _ in _TRIES:
@@ -206,7 +206,7 @@ class StableReads(ShardRouting):
         isolation: Isolation = Isolation.COMMITTED,
     ) -> Offset:
         entry = self.find(shard_name)
-        engine = self._reader(entry)
+        engine = self._settled_reader(entry)
         with ResigningRead(entry):
             offset = engine.get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
         if isolation is Isolation.UNCOMMITTED or not self._is_held(entry, engine):

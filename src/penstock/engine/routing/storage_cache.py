@@ -265,11 +265,11 @@ class StorageCacheManager:
         self._waiters.wake()
 
     def first_possible(self, name: str, offset: int) -> int:
-        """Return where the records of a transaction may begin that had to begin at `offset`. With
-        a new leader they may begin earlier: its log may have been shorter than the last one's."""
+        """Return where the records of a transaction may begin that had to begin at `offset`, which
+        was committed: earlier when an unclean election has chosen a leader with a shorter log."""
         entry = self.shards.get(name)
         replica = None if entry is None else entry.replica
-        return offset if replica is None else min(offset, replica.epoch_start)
+        return offset if replica is None else min(offset, replica.end)
 
     def _is_served(self, name: str, node_id: int) -> bool:
         entry = self.shards.get(name)

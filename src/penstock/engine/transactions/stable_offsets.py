@@ -26,6 +26,8 @@ Ranges = Sequence[tuple[int, int]]
 
 
 class _OpenTransaction(Struct):
+    started_ms: int
+    """Which transaction of its producer it is: grows with every one."""
     first_offset: int
     is_exact: bool
     """Whether it stays where it is with the next write."""
@@ -103,21 +105,27 @@ class StableOffsets:
 
     # What holds a shard up
 
-    def hold(self, shard: str, producer_id: int, bound: int) -> None:
-        """Hold a shard up for a producer, from `bound` on at the latest; again: nothing."""
+    def hold(self, shard: str, producer_id: int, bound: int, started_ms: int = 0) -> None:
+        """Hold a shard up for a producer, from `bound` on at the latest; again: nothing. The
+        transaction that began at `started_ms` replaces an earlier one of the producer, which is
+        over."""
         with self._lock:
             held = self._open.setdefault(shard, {})
-            held.setdefault(producer_id, _OpenTransaction(bound, is_exact=False))
+            known = held.get(producer_id)
+            if known is None or known.started_ms < started_ms:
+                held[producer_id] = _OpenTransaction(started_ms, bound, is_exact=False)
 
-    def hold_written(self, shard: str, producer_id: int, bound: int) -> None:
+    def hold_written(self, shard: str, producer_id: int, bound: int, started_ms: int = 0) -> None:
         """Hold a shard up from `bound` on, where a producer may have written already: its next
         record is not its first."""
         with self._lock:
-            held = self._open.setdefault(shard, {}).setdefault(
-                producer_id, _OpenTransaction(bound, True)
-            )
-            held.first_offset = min(held.first_offset, bound)
-            held.is_exact = True
+            held = self._open.setdefault(shard, {})
+            known = held.get(producer_id)
+            if known is None or known.started_ms < started_ms:
+                held[producer_id] = _OpenTransaction(started_ms, bound, is_exact=True)
+            elif known.started_ms == started_ms:
+                known.first_offset = min(known.first_offset, bound)
+                known.is_exact = True
 
     def drop_shard(self, shard: str) -> None:
         """Hold a shard up for no producer: what is open there is loaded anew."""
@@ -141,18 +149,30 @@ class StableOffsets:
                 if producer_id in held
             }
 
-    def producers(self) -> set[int]:
-        """Return who holds a shard up."""
+    def transactions(self) -> set[tuple[int, int]]:
+        """Return what holds a shard up: producers, and when their transactions began."""
         with self._lock:
-            return {producer_id for held in self._open.values() for producer_id in held}
+            return {
+                (producer_id, transaction.started_ms)
+                for held in self._open.values()
+                for producer_id, transaction in held.items()
+            }
 
-    def release(self, producer_id: int, aborted: Iterable[AbortedRange] = ()) -> list[str]:
-        """Hold nothing up for a producer any more, whose aborted ranges were added before; return
-        the shards that it held up."""
+    def release(
+        self, producer_id: int, aborted: Iterable[AbortedRange] = (), *, until_ms: int | None = None
+    ) -> list[str]:
+        """Hold nothing up any more for the transactions of a producer that began at `until_ms` or
+        before (None: for any), whose aborted ranges are added first; return the shards that it
+        held up."""
         with self._lock:
             for entry in aborted:
                 self._add_aborted(entry)
-            shards = [shard for shard, held in self._open.items() if producer_id in held]
+            shards = [
+                shard
+                for shard, held in self._open.items()
+                if producer_id in held
+                and (until_ms is None or held[producer_id].started_ms <= until_ms)
+            ]
             for shard in shards:
                 del self._open[shard][producer_id]
                 if not self._open[shard]:

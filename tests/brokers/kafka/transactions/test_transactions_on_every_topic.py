@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.brokers.kafka.transactions.test_exactly_once import serving
 from tests.brokers.kafka.transactions.test_transactions import (
@@ -22,11 +23,14 @@ from tests.brokers.kafka.wire.batch_oracle import batch_of
 from tests.brokers.kafka.wire.test_data_requests import patched
 from tests.engine.quick_directory import quick_directory
 from tests.kafka_clients import Producer
+from tests.meta.raft.cluster_in_process import wait_until
 
 from penstock.adapter.requests import ReadByKey, ReadByTag
+from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.transactions.participant import TransactionParticipant
-from penstock.engine.contract import Isolation
+from penstock.engine.contract import Isolation, ShardInfo
 from penstock.errors import BusyError
+from penstock.meta import DEFAULT_NAMESPACE, TransactionClient, TransactionState
 from penstock.node.node import Node
 from penstock.record import Offset, Record, StoredRecord
 from penstock.record import Producer as ProduceHandler
@@ -103,6 +107,69 @@ def test_a_reader_comes_to_the_end_of_a_topic_that_ends_with_an_abort(
     assert read(server.address, topic, 1) == [b"kept"]
     if not topic.startswith("batch"):
         assert read(server.address, topic, 1, committed=False) == [b"kept"], "they are deleted"
+
+
+@pytest.mark.parametrize("is_open_before", [False, True])
+def test_an_abort_keeps_the_transaction_that_ended_while_this_node_became_the_leader(
+    server: Running, topic: str, is_open_before: bool
+) -> None:
+    node, producer = server.node, transactional(server.address, topic)
+    shard = node.driver_manager.routes.find(topic, DEFAULT_NAMESPACE).shard(0)
+    in_transaction(producer, topic, b"kept")
+    meta = node.meta
+    assert isinstance(meta, TransactionClient)
+
+    def last() -> TransactionState:
+        (state,) = [one for one in meta.list_transactions() if one.transactional_id == topic]
+        return state
+
+    wait_until(lambda: last().status == "complete-commit", "the transaction is over")
+    ended = last()
+    resume = node.handler.resume_transactions
+    assert resume is not None
+    producer.begin_transaction()
+    if is_open_before:
+        write(producer, topic, b"dropped")
+    # A node that becomes the leader loads what is open. The last leader ends it meanwhile, and
+    # this one hears nothing of that.
+    node.handler.limits.hold_written(shard, ended.producer_id, 0, ended.started_ms)
+    resume([shard])
+    if not is_open_before:
+        assert node.handler.limits.stable_until(shard) is None
+        assert values(node, topic) == [b"kept"]
+        write(producer, topic, b"dropped")
+    assert values(node, topic) == [b"kept"]
+    producer.abort_transaction(WAIT_S)
+    wait_until_ended(node, topic)
+    assert read(server.address, topic, 1) == values(node, topic) == [b"kept"]
+
+
+def test_a_transaction_begins_at_the_commit_offset_and_waits_until_the_leader_knows_it(
+    server: Running, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, asked = server.node, 0
+    in_transaction(transactional(server.address, f"{topic}-first"), topic, b"a", b"b")
+    wait_until_ended(node, topic)
+    committed = node.driver_manager.shard_info(topic, 0).latest
+    real = KafkaBroker.shard_info
+
+    def info_of_a_new_leader(broker: KafkaBroker, shard: str) -> ShardInfo:
+        nonlocal asked
+        asked += 1
+        info = real(broker, shard)
+        if asked < 3:
+            return replace(info, latest=START, is_lagging=True)
+        return replace(info, appended=Offset(info.latest + 50))  # cut off by the next leader
+
+    monkeypatch.setattr(KafkaBroker, "shard_info", info_of_a_new_leader)
+    producer = transactional(server.address, topic)
+    producer.begin_transaction()
+    write(producer, topic, b"c")
+    assert asked >= 3
+    assert isinstance(node.meta, TransactionClient)
+    (state,) = [one for one in node.meta.list_transactions() if one.transactional_id == topic]
+    assert [one.first_offset for one in state.partitions] == [committed]
+    producer.commit_transaction(WAIT_S)
 
 
 def test_what_is_found_by_key_tag_and_time_is_committed(server: Running, topic: str) -> None:

@@ -73,4 +73,6 @@ def test_a_replication_that_has_failed_closes(
     monkeypatch.setattr(failing._core, "tick", fail)
     wait_until(lambda: failing.failure is not None, "the failure is known")
     failing.close()
-    assert failing._inbox.empty(), "what comes after the failure is dropped"
+    left = failing._inbox.qsize()  # what came just before the failure
+    failing.touch(SHARD.name)
+    assert failing._inbox.qsize() == left, "what comes after the failure is dropped"

@@ -31,7 +31,7 @@ from penstock.brokers.kafka.transactions.participant import TransactionParticipa
 from penstock.brokers.kafka.transactions.participant_rpc import open_writer
 from penstock.brokers.kafka.transactions.pending_offsets import PendingOffsets
 from penstock.brokers.kafka.transactions.table import TransactionEntry, TransactionTable
-from penstock.errors import TransactionRefusedError
+from penstock.errors import BusyError, TransactionRefusedError
 from penstock.meta import (
     BeginProducer,
     Enlist,
@@ -107,7 +107,7 @@ class TransactionCoordinator:
             is_ongoing = state.status == "ongoing"
             held = {partition.shard for partition in state.partitions} if is_ongoing else set()
             new = [shard.name for shard in shards if shard.name not in held]
-            partitions = [TransactionPartition(name, await self._end_of(name)) for name in new]
+            partitions = [TransactionPartition(name, await self._bound_of(name)) for name in new]
             if partitions or groups or not is_ongoing:
                 enlist = Enlist(self._broker.namespace, *producer, tuple(partitions), tuple(groups))
                 state = await self._table.change(entry, enlist)
@@ -163,9 +163,14 @@ class TransactionCoordinator:
             for offset in staged.offsets
         }
 
-    async def _end_of(self, shard: str) -> int:
+    async def _bound_of(self, shard: str) -> int:
+        """Return an offset at or before the first record that a transaction writes to a shard, and
+        after the records of the transactions before it. Its commit offset is both, whichever node
+        leads it later; the end of its log may not be there any more when another node leads."""
         info = await self._broker.run_blocking(partial(self._broker.shard_info, shard))
-        return info.end  # with what is not committed yet: the transaction writes after it
+        if info.is_lagging:
+            raise BusyError(f"the commit offset of {shard!r} is not known yet; try again")
+        return info.latest
 
 
 def _check_expected(state: TransactionState, expected: tuple[int, int]) -> None:

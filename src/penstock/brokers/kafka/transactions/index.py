@@ -83,7 +83,7 @@ class TransactionIndex:
                 return int(ErrorCode.invalid_producer_epoch)
             if transactional_id is not None and transactional_id != writer.transactional_id:
                 return int(ErrorCode.invalid_txn_state)
-            self._limits.hold(shard, producer_id, writer.bounds[shard])
+            self._limits.hold(shard, producer_id, writer.bounds[shard], writer.started_ms)
             self._writing[producer_id] = self._writing.get(producer_id, 0) + 1
             return 0
 
@@ -139,7 +139,7 @@ class TransactionIndex:
             known_producer.epoch = max(known_producer.epoch, writer.epoch)
             if may_have_written:
                 for shard, bound in writer.bounds.items():
-                    self._limits.hold_written(shard, producer_id, bound)
+                    self._limits.hold_written(shard, producer_id, bound, writer.started_ms)
 
     def begin_end(self, producer_id: int, epoch: int, started_ms: int) -> bool:
         """Stop a producer's writes, and other ends of its transaction until `end_is_over`.

@@ -67,19 +67,13 @@ class TransactionParticipant:
                 self._index.open(state.producer_id, writer, may_have_written=True)
                 if state.status != "ongoing":
                     self._index.shut(state.producer_id)
-        # Those that were open when the node started, and have ended since.
-        still_open = {
-            state.producer_id for state in self._meta.list_transactions() if is_open(state)
-        }
-        for producer_id in limits.producers() - still_open:
-            for shard in limits.release(producer_id):
-                self._broker.drivers.release_readers(shard)
+        self._release_ended()
 
     def resume(self, shards: Collection[str]) -> None:
         """Let producers continue transactions in shards that this node leads newly. What those
         wrote is hidden already; one that cannot be continued is aborted by its producer."""
         cache = self._broker.drivers.storage_cache
-        for state in self._meta.list_transactions():
+        for state in self._release_ended():
             bounds = {
                 partition.shard: cache.first_possible(partition.shard, partition.first_offset)
                 for partition in state.partitions
@@ -96,6 +90,26 @@ class TransactionParticipant:
                 continue
             if state.status != "ongoing":
                 self._index.shut(state.producer_id)
+
+    def _release_ended(self) -> list[TransactionState]:
+        """Release what transactions hold up that were open when the node loaded them, and have
+        ended since: another node wrote their markers. Return the transactions that are known now.
+
+        The next transaction of the same producer would else begin where that one began, and its
+        abort would delete committed records."""
+        limits = self._broker.drivers.limits
+        held = limits.transactions()  # first: each of these was open before the next line
+        states = self._meta.list_transactions()
+        still_open = {(state.producer_id, state.started_ms) for state in states if is_open(state)}
+        ended = held - still_open
+        if ended:
+            # Last: the range of an aborted transaction is there before its end is.
+            aborted = self._meta.list_aborted()
+            limits.load_aborted(entry for entry in aborted if self._leads(entry.shard))
+        for producer_id, started_ms in ended:
+            for shard in limits.release(producer_id, until_ms=started_ms):
+                self._broker.drivers.release_readers(shard)
+        return states
 
     def _end_of(self, shard: str, default: int) -> int:
         """Return the end of a shard. Offsets that a power cut removed, or a restart from a memory

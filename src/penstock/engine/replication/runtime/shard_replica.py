@@ -136,6 +136,17 @@ class ShardReplica:
         if self.assignment.leader == self._node_id and not self._owner.lease_holds():
             raise NotLeaderError(self._name, leader=None)
 
+    def check_settled(self) -> None:
+        """Raise when this node leads newly, and what it would find or delete may be less than was
+        acknowledged: it learns within moments from its followers what is committed."""
+        if not self.is_leader or self.is_settled:
+            return
+        assignment = self.assignment
+        in_sync, needed = len(assignment.in_sync), assignment.min_insync
+        if in_sync < needed:
+            raise NotEnoughReplicasError(self._name, in_sync=in_sync, needed=needed)
+        raise NotLeaderError(self._name, leader=None)
+
     @property
     def may_serve(self) -> bool:
         """Whether readers may take what this node shows for current."""
