@@ -192,7 +192,9 @@ class SegmentReplicaLog:
 
     def _record_damage(self, offset: int) -> None:
         known = self._damaged_at
-        self._damaged_at = offset if known is None else min(known, offset)
+        if known is not None and known <= offset:
+            return  # reported before: followers ask for it again and again
+        self._damaged_at = offset
         _log.error("replica_damaged", shard=self._log.shard.name, offset=offset)
 
     def append_range(self, data: bytes) -> None:
