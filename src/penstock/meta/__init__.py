@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.meta.state.constants import (
         CLEANUPS,
         DEFAULT_NAMESPACE,
+        EPOCH_BUMP_ROLE,
         FLUSH_MODES,
         LOST,
         OFFLINE,
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from penstock.meta.state.offsets.entries import METADATA_SIZE_MAX, NewOffset
     from penstock.meta.state.offsets.rows import CommittedOffset
     from penstock.meta.state.transactions.commands import (
+        EPOCH_MAX,
         AbortedRange,
         BeginProducer,
         Decide,
@@ -122,9 +124,9 @@ else:  # otherwise a misspelt name would pass the type checker
             "service": "meta_handlers",
             "standalone.client": "StandaloneMetaClient",
             "state.constants": (
-                "CLEANUPS DEFAULT_NAMESPACE FLUSH_MODES LOST OFFLINE PARTITIONERS QUEUE_ALIASES "
-                "QUEUE_KINDS RACK STORAGE_ALIASES STORAGE_LEVELS STORAGE_TYPES UPLOADERS "
-                "is_plugin_storage"
+                "CLEANUPS DEFAULT_NAMESPACE EPOCH_BUMP_ROLE FLUSH_MODES LOST OFFLINE PARTITIONERS "
+                "QUEUE_ALIASES QUEUE_KINDS RACK STORAGE_ALIASES STORAGE_LEVELS STORAGE_TYPES "
+                "UPLOADERS is_plugin_storage"
             ),
             "state.metadata.commands": "Election ReplicaOutcome",
             "state.metadata.replica_sets": "is_replicated min_insync_of shard_min_insync",
@@ -138,7 +140,7 @@ else:  # otherwise a misspelt name would pass the type checker
             "state.offsets.entries": "METADATA_SIZE_MAX NewOffset",
             "state.offsets.rows": "CommittedOffset",
             "state.transactions.commands": (
-                "AbortedRange BeginProducer Decide Enlist Finish ForgetAborted "
+                "EPOCH_MAX AbortedRange BeginProducer Decide Enlist Finish ForgetAborted "
                 "ForgetTransactions StageOffsets StagedOffsets TransactionCommand "
                 "TransactionPartition TransactionState"
             ),
@@ -149,6 +151,8 @@ else:  # otherwise a misspelt name would pass the type checker
 __all__ = [
     "CLEANUPS",
     "DEFAULT_NAMESPACE",
+    "EPOCH_BUMP_ROLE",
+    "EPOCH_MAX",
     "FLUSH_MODES",
     "INT_MAX",
     "KAFKA_LISTENER",

@@ -21,7 +21,6 @@ from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.transactions import registration as transactions
 
 MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (
-    api_versions.register,
     list_offsets.register,
     log_dirs.register,
     producer_ids.register,
@@ -48,6 +47,7 @@ def register_all(broker: KafkaBroker) -> ApiRegistry:
     pending = None if coordinator is None else coordinator.pending_offsets
     groups.register(registry, broker, members, cluster, pending)
     admin.register(registry, broker, cluster)
+    api_versions.register(registry, cluster)
     for register in MODULES:
         register(registry, broker)
     return registry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -12,7 +12,11 @@ from penstock.adapter.topics.admin import TopicAdmin
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.fetch.conversion_cache import ConversionCache
 from penstock.brokers.kafka.metrics import KafkaMetrics
-from penstock.brokers.kafka.transactions.interface import NoTransactions, Transactions
+from penstock.brokers.kafka.transactions.interface import (
+    NoTransactions,
+    ProducerKey,
+    Transactions,
+)
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.engine.contract import ShardInfo
 from penstock.groups.coordinator import GroupCoordinator
@@ -63,6 +67,8 @@ class KafkaBroker:
         self.listening_port: int = self.settings.port
         self.conversion_cache: Final = ConversionCache(self.settings.converted_cache_size)
         self.transactions: Transactions = NoTransactions()
+        self.enlist_shards: Callable[[ProducerKey, Sequence[str]], Awaitable[int]] | None = None
+        """Lets a transaction write to shards that this node leads; returns an error code, or 0."""
         self.init_transactional: Callable[[RequestContext, Fields], Awaitable[Response]] | None = (
             None
         )

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.errors import StoreError
-from penstock.meta import KAFKA_LISTENER, OFFLINE, RACK, ListenerAnnouncer
+from penstock.meta import EPOCH_BUMP_ROLE, KAFKA_LISTENER, OFFLINE, RACK, ListenerAnnouncer
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -67,6 +67,12 @@ class ClusterView:
         return BrokerAddress(
             self._broker.node_id, *self._broker.advertised, self._broker.rack or None
         )
+
+    @property
+    def bumps_epochs(self) -> bool:
+        """Whether all nodes can bump the epoch of a producer at the end of a transaction."""
+        nodes = self._coordinators.nodes
+        return self.knows_all and all(EPOCH_BUMP_ROLE in node.roles for node in nodes)
 
     def find(self, node_id: int) -> BrokerAddress | None:
         """Return where a node serves Kafka clients; None: it does not, or is not there."""

@@ -31,6 +31,9 @@ HANDOVER_ROLE: Final = "handover"
 REASSIGNMENT_ROLE: Final = "reassignment"
 """A role of every node whose release limits the rate at which reassigned shards are copied, and
 changes the number of replicas of topics that exist."""
+EPOCH_BUMP_ROLE: Final = "epoch-bump"
+"""A role of every node whose release bumps the epoch of a producer at the end of a transaction: as
+long as one node lacks it, none does."""
 RACK: Final = "rack"
 """Under this name a node announces, among its listeners, on which rack it is. All releases store
 listeners as they come."""

@@ -133,7 +133,7 @@ def test_partitions_that_are_not_here_are_refused(leader: Leader) -> None:
 
 def test_a_group_of_another_node_is_not_committed_here(leader: Leader) -> None:
     steps_here = leader.node.handler.transaction_steps
-    part = getattr(steps_here, "__self__", None)
+    part = getattr(getattr(steps_here, "__self__", None), "_participant", None)
     assert part is not None
     part.is_group_here = lambda group: group == "ours"
     offsets = (NewOffset(leader.shard, 5),)

@@ -34,6 +34,11 @@ from penstock.brokers.kafka.produce.partition_writer import (
 )
 from penstock.brokers.kafka.produce.pending_commits import PendingCommits, acks_of
 from penstock.brokers.kafka.produce.refused_batches import NumberedBatch, RefusedBatches
+from penstock.brokers.kafka.produce.transaction_partitions import (
+    FIRST_ENLISTING,
+    Newcomers,
+    TransactionPartitions,
+)
 from penstock.brokers.kafka.wire.batch_header import HEAD, HEAD_SIZE, BatchHead
 from penstock.brokers.kafka.wire.batch_validation import BadBatchError, Checked
 from penstock.brokers.kafka.wire.cursor import MalformedRequestError
@@ -73,6 +78,8 @@ class _Request(NamedTuple):
     """Whether a write could wait for other nodes."""
     refused: RefusedBatches
     """Of the connection."""
+    rejection: Result | None = None
+    """The result of all its batches, when their transaction may not write them."""
 
 
 _Verdict = Verdict | None
@@ -106,6 +113,7 @@ class ProduceHandler:
         self._partitions: Final = partitions
         self._parse_request: Final = native_only().parse_produce
         self._writer: Final = PartitionWriter(broker)
+        self._transactions: Final = TransactionPartitions(broker)
         self._inflation: Final = InflationPool()
         broker.on_close(self._inflation.close)
         self._kept_size = 0
@@ -118,8 +126,11 @@ class ProduceHandler:
             request = self._parse(connection, version, body)
         except ValueError as bad:
             raise MalformedRequestError(f"Produce: {bad}") from bad
-        if request.may_wait:
-            self._write_later(connection, version, correlation_id, request, None)
+        newcomers = None
+        if request.transactional_id is not None and version >= FIRST_ENLISTING:
+            newcomers = self._transactions.newcomers(request.transactional_id, request.writes)
+        if request.may_wait or newcomers:
+            self._write_later(connection, version, correlation_id, request, None, newcomers)
             return False
         verdicts = self._check_quickly(request)
         if None in verdicts:
@@ -221,6 +232,8 @@ class ProduceHandler:
         if write.partition is None:
             assert isinstance(verdict, BadBatchError), "rejected before"
             return Result(verdict.code)
+        if request.rejection is not None:
+            return request.rejection
         if commits is None or not write.partition.is_replicated:
             commit = acks_of(request.acks)
             return self._writer.write(
@@ -281,6 +294,7 @@ class ProduceHandler:
         correlation_id: int,
         request: _Request,
         verdicts: list[_Verdict] | None,
+        newcomers: Newcomers | None = None,
     ) -> None:
         size = sum(len(write.records) for write in request.writes)
         if self._kept_size and self._kept_size + size > self._broker.settings.buffer_size_max:
@@ -297,7 +311,7 @@ class ProduceHandler:
 
         async def write() -> None:
             try:
-                results = await self._finish(copy, verdicts, size)
+                results = await self._finish(copy, verdicts, size, newcomers)
             finally:
                 self._kept_size -= size
             self._count_errors(results)
@@ -311,9 +325,16 @@ class ProduceHandler:
         connection.on_failure(self._broker.spawn(write(), "produce"))
 
     async def _finish(
-        self, request: _Request, checked: list[_Verdict] | None, size: int
+        self,
+        request: _Request,
+        checked: list[_Verdict] | None,
+        size: int,
+        newcomers: Newcomers | None,
     ) -> list[Result]:
         """Check the batches without a verdict, then append; each in its pool of threads."""
+        if newcomers:
+            rejection = await self._transactions.enlist(newcomers)
+            request = request._replace(rejection=rejection)
         verdicts = checked
         commits = PendingCommits(request.acks) if request.is_replicated else None
         if verdicts is None:

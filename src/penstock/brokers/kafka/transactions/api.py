@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -14,6 +14,7 @@ from penstock.brokers.kafka.groups.coordinator import KafkaGroups, caller_of
 from penstock.brokers.kafka.groups.offset_api import collect_commits, reject_accepted
 from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
+from penstock.brokers.kafka.transactions.implicit_enlistment import ImplicitEnlistment
 from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import RetryableError, StoreError, TransactionRefusedError
 from penstock.meta import NewOffset
@@ -21,6 +22,10 @@ from penstock.record import ShardId
 
 _SAYS_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
 """The first version of each API that can say PRODUCER_FENCED."""
+_BUMPS_FROM: Final = 5
+"""The first version of EndTxn whose response has the next producer id and epoch."""
+_ENLISTS_GROUP_FROM: Final = 5
+"""The first version of TxnOffsetCommit without AddOffsetsToTxn before it."""
 _CODES: Final = {
     "unknown_transaction": ErrorCode.invalid_producer_id_mapping,
     "in_progress": ErrorCode.concurrent_transactions,
@@ -37,10 +42,12 @@ class TransactionApi:
         broker: KafkaBroker,
         coordinator: TransactionCoordinator,
         groups: KafkaGroups,
+        enlistment: ImplicitEnlistment,
     ) -> None:
         self._broker: Final = broker
         self._coordinator: Final = coordinator
         self._groups: Final = groups
+        self._enlistment: Final = enlistment
 
     async def init_producer(self, context: RequestContext, request: Fields) -> Response:
         rejection = {"producer_id": -1, "producer_epoch": -1}
@@ -104,19 +111,38 @@ class TransactionApi:
             for shard, commit in commits.items()
         ]
         if offsets:
+            enlists = context.api_version >= _ENLISTS_GROUP_FROM
             code = await self._try(
-                context, lambda: self._coordinator.stage(_producer(request), group, offsets)
+                context, lambda: self._stage(_producer(request), group, offsets, enlists=enlists)
             )
             if code is not ErrorCode.none:
                 reject_accepted(topics, code)
         return {"topics": topics}
 
     async def end(self, context: RequestContext, request: Fields) -> Response:
-        commit = request.flag("committed")
-        code = await self._try(
-            context, lambda: self._coordinator.end(_producer(request), commit=commit)
-        )
-        return {"error_code": code}
+        commit, producer = request.flag("committed"), _producer(request)
+        bumps = context.api_version >= _BUMPS_FROM
+        try:
+            producer_id, epoch = await self._coordinator.end(producer, commit=commit, bumps=bumps)
+        except StoreError as error:
+            rejection = {"producer_id": -1, "producer_epoch": -1} if bumps else {}
+            return rejection | {"error_code": _code(error, context)}
+        response: dict[str, object] = {"error_code": ErrorCode.none}
+        if bumps:
+            response |= {"producer_id": producer_id, "producer_epoch": epoch}
+        return response
+
+    async def _stage(
+        self,
+        producer: tuple[str, int, int],
+        group: str,
+        offsets: Sequence[NewOffset],
+        *,
+        enlists: bool,
+    ) -> None:
+        if enlists:
+            await self._enlistment.enlist_group(producer, group)
+        await self._coordinator.stage(producer, group, offsets)
 
     async def _try(self, context: RequestContext, step: _Step) -> ErrorCode:
         try:

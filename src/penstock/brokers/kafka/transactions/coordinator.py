@@ -15,7 +15,7 @@ Runs on the server's event loop. Requests of one transactional id run one at a t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -31,8 +31,9 @@ from penstock.brokers.kafka.transactions.participant import TransactionParticipa
 from penstock.brokers.kafka.transactions.participant_rpc import open_writer
 from penstock.brokers.kafka.transactions.pending_offsets import PendingOffsets
 from penstock.brokers.kafka.transactions.table import TransactionEntry, TransactionTable
-from penstock.errors import BusyError, TransactionRefusedError
+from penstock.errors import TransactionRefusedError
 from penstock.meta import (
+    EPOCH_MAX,
     BeginProducer,
     Enlist,
     NewOffset,
@@ -56,7 +57,9 @@ class TransactionCoordinator:
         """`cluster`: there are other nodes, which coordinate their share."""
         self._broker: Final = broker
         self._meta: Final = meta
+        self._cluster: Final = cluster
         self._index: Final = index
+        self._participant: Final = participant
         self._completer: Final = TransactionCompleter(broker, meta, participant)
         self._table: Final = TransactionTable(broker, meta, index, self._completer, cluster)
         self._pending_offsets: PendingOffsets | None = None
@@ -86,9 +89,7 @@ class TransactionCoordinator:
                 _check_expected(state, expected)
                 await self._table.decide(entry, state, commit=False, fence=True)
                 await self._table.wait_for_end(entry)
-            new_id = await self._broker.run_blocking(
-                lambda: self._broker.meta.allocate_producer_ids(1)[0]
-            )
+            new_id = await self._new_producer_id()
             begin = BeginProducer(
                 self._broker.namespace, transactional_id, timeout_ms, new_id, *expected
             )
@@ -107,11 +108,49 @@ class TransactionCoordinator:
             is_ongoing = state.status == "ongoing"
             held = {partition.shard for partition in state.partitions} if is_ongoing else set()
             new = [shard.name for shard in shards if shard.name not in held]
-            partitions = [TransactionPartition(name, await self._bound_of(name)) for name in new]
-            if partitions or groups or not is_ongoing:
-                enlist = Enlist(self._broker.namespace, *producer, tuple(partitions), tuple(groups))
-                state = await self._table.change(entry, enlist)
+            bound_of = self._participant.bound_of
+            bounds = {
+                name: await self._broker.run_blocking(partial(bound_of, name)) for name in new
+            }
+            if bounds or groups or not is_ongoing:
+                state = await self._enlist(entry, producer, bounds, groups)
             await self._open_writers(entry, state)
+
+    async def enlist_at(
+        self,
+        producer: tuple[str, int, int],
+        bounds: Mapping[str, int],
+        groups: Sequence[str] = (),
+        *,
+        waits: bool = True,
+    ) -> TransactionState:
+        """As `enlist`, for the leader of shards that end at `bounds`, which lets the producer write
+        to them by itself. Without `waits` it is refused while the last transaction ends."""
+        entry = self._table.get(producer[0])
+        async with entry.lock:
+            if not waits and entry.is_ending:
+                raise TransactionRefusedError(
+                    "in_progress", f"the last transaction of {producer[0]!r} is being ended"
+                )
+            state = await self._table.check(entry, producer)
+            known = {partition.shard for partition in state.partitions}
+            known_groups = {staged.group for staged in state.offsets}
+            if state.status == "ongoing" and known.issuperset(bounds):
+                groups = [group for group in groups if group not in known_groups]
+                if not groups:
+                    return state
+            return await self._enlist(entry, producer, bounds, groups)
+
+    async def _enlist(
+        self,
+        entry: TransactionEntry,
+        producer: tuple[str, int, int],
+        bounds: Mapping[str, int],
+        groups: Sequence[str],
+    ) -> TransactionState:
+        partitions = tuple(TransactionPartition(shard, end) for shard, end in bounds.items())
+        enlist = Enlist(self._broker.namespace, *producer, partitions, tuple(groups))
+        return await self._table.change(entry, enlist)
 
     async def _open_writers(self, entry: TransactionEntry, state: TransactionState) -> None:
         """Announce a transaction to the leaders of its partitions, once each."""
@@ -142,12 +181,37 @@ class TransactionCoordinator:
             await self._table.check(entry, producer)
             await self._table.change(entry, command)
 
-    async def end(self, producer: tuple[str, int, int], *, commit: bool) -> None:
-        """Decide a transaction; this process, or the next one, completes it afterwards."""
+    async def end(
+        self, producer: tuple[str, int, int], *, commit: bool, bumps: bool = False
+    ) -> tuple[int, int]:
+        """Decide a transaction; this process, or the next one, completes it afterwards. Return the
+        producer id and epoch for the next one: another epoch if the client can learn of it, so that
+        a late batch of this transaction cannot become part of the next."""
         entry = self._table.get(producer[0])
         async with entry.lock:
+            if not bumps or not self._can_bump():
+                state = await self._table.check(entry, producer)
+                await self._table.decide(entry, state, commit=commit, fence=False)
+                return producer[1:]
+            current = await self._table.current(entry)
+            if current is not None and current.was_ended_by(*producer[1:], commit=commit):
+                return current.next_producer  # asked again: the response was lost
             state = await self._table.check(entry, producer)
-            await self._table.decide(entry, state, commit=commit, fence=False)
+            new_id = -1
+            if state.epoch >= EPOCH_MAX:
+                new_id = await self._new_producer_id()
+            decided = await self._table.decide(
+                entry, state, commit=commit, fence=False, bumps=True, new_producer_id=new_id
+            )
+            return decided.next_producer
+
+    def _can_bump(self) -> bool:
+        return self._cluster is None or self._cluster.bumps_epochs
+
+    async def _new_producer_id(self) -> int:
+        return await self._broker.run_blocking(
+            lambda: self._broker.meta.allocate_producer_ids(1)[0]
+        )
 
     async def pending_offsets(self, group: str) -> Collection[ShardId]:
         """Return the shards whose offset in `group` a transaction may be about to change."""
@@ -162,15 +226,6 @@ class TransactionCoordinator:
             if staged.group == group
             for offset in staged.offsets
         }
-
-    async def _bound_of(self, shard: str) -> int:
-        """Return an offset at or before the first record that a transaction writes to a shard, and
-        after the records of the transactions before it. Its commit offset is both, whichever node
-        leads it later; the end of its log may not be there any more when another node leads."""
-        info = await self._broker.run_blocking(partial(self._broker.shard_info, shard))
-        if info.is_lagging:
-            raise BusyError(f"the commit offset of {shard!r} is not known yet; try again")
-        return info.latest
 
 
 def _check_expected(state: TransactionState, expected: tuple[int, int]) -> None:

@@ -91,6 +91,15 @@ class TransactionIndex:
         writer = self._writers.get(producer_id)  # without the lock: asked for every plain batch
         return writer is not None and shard in writer.bounds
 
+    def is_enlisted(self, shard: str, producer_id: int, epoch: int) -> bool:
+        writer = self._writers.get(producer_id)
+        return (
+            writer is not None
+            and writer.is_open
+            and writer.epoch == epoch
+            and shard in writer.bounds
+        )
+
     def finish_write(self, shard: str, producer_id: int, first_offset: int | None) -> None:
         if first_offset is not None:
             self._limits.set_first_offset(shard, producer_id, first_offset)

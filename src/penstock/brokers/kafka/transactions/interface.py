@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+ProducerKey = tuple[str, int, int]
+"""Transactional id, producer id and epoch."""
+
 
 class AbortedTransaction(NamedTuple):
     producer_id: int
@@ -22,6 +25,10 @@ class Transactions(Protocol):
 
     def is_open(self, shard: str, producer_id: int) -> bool:
         """Say whether a producer may write to a shard in a transaction now."""
+        ...
+
+    def is_enlisted(self, shard: str, producer_id: int, epoch: int) -> bool:
+        """Say whether the open transaction of a producer may write to a shard."""
         ...
 
     def finish_write(self, shard: str, producer_id: int, first_offset: int | None) -> None:
@@ -46,6 +53,9 @@ class NoTransactions:
         return 48  # INVALID_TXN_STATE
 
     def is_open(self, shard: str, producer_id: int) -> bool:
+        return False
+
+    def is_enlisted(self, shard: str, producer_id: int, epoch: int) -> bool:
         return False
 
     def finish_write(self, shard: str, producer_id: int, first_offset: int | None) -> None:

@@ -119,6 +119,15 @@ class TransactionParticipant:
         except (RetryableError, UnknownShardError):
             return default  # not known here yet: nothing can be written to it either
 
+    def bound_of(self, shard: str) -> int:
+        """Return an offset at or before the first record that a transaction writes to a shard, and
+        after the records of the transactions before it. Its commit offset is both, whichever node
+        leads it later; the end of its log may not be there any more when another node leads."""
+        info = self._broker.shard_info(shard)
+        if info.is_lagging:
+            raise BusyError(f"the commit offset of {shard!r} is not known yet; try again")
+        return info.latest
+
     def _leads(self, shard: str) -> bool:
         """Say whether this node leads a shard, or is about to after its start."""
         entry = self._broker.drivers.storage_cache.shards.get(shard)
@@ -129,9 +138,8 @@ class TransactionParticipant:
 
     # Steps
 
-    def handle(self, text: str) -> str:
-        """Run a step for another node; request and response are JSON."""
-        step = participant_rpc.decode_request(text)
+    def answer(self, step: participant_rpc.Step | participant_rpc.ReadStable) -> str:
+        """Run a step for another node; the response is JSON."""
         if isinstance(step, participant_rpc.ReadStable):
             return participant_rpc.encode(self._read_stable(step))
         return participant_rpc.encode(self.run_step(step))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from penstock.meta import AbortedRange, StagedOffsets, TransactionState
 
@@ -42,6 +42,28 @@ class CommitStaged(Struct, frozen=True, tag="commit-offsets"):
     staged: StagedOffsets
 
 
+class EnlistWriter(Struct, frozen=True, tag="enlist"):
+    """Ask the coordinator of a transaction to let it write to shards that the sender leads, and to
+    commit offsets of groups that the sender coordinates."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    bounds: dict[str, int]
+    """Shards, and their ends."""
+    groups: list[str] = field(default_factory=list)
+
+
+class Enlisted(Struct, frozen=True):
+    """The transaction, with the offsets at which its records in the shards begin; or why not."""
+
+    started_ms: int = 0
+    bounds: dict[str, int] = field(default_factory=dict)
+    refusal: str = ""
+    """The code of a `TransactionRefusedError`."""
+    reason: str = ""
+
+
 class ReadStable(Struct, frozen=True, tag="read-stable"):
     """Ask the leader of partitions how far they are stable, for a node that follows it and serves
     readers of committed records."""
@@ -63,9 +85,10 @@ StepResult = list[AbortedRange]
 StableShards = dict[str, StableShard]
 
 _encoder: Final = msgspec.json.Encoder()
-_requests: Final = msgspec.json.Decoder(Step | ReadStable)
+_requests: Final = msgspec.json.Decoder(Step | ReadStable | EnlistWriter)
 _done: Final = msgspec.json.Decoder(StepResult)
 _stable: Final = msgspec.json.Decoder(StableShards)
+_enlisted: Final = msgspec.json.Decoder(Enlisted)
 
 
 def open_writer(state: TransactionState, bounds: dict[str, int]) -> OpenWriter:
@@ -74,12 +97,14 @@ def open_writer(state: TransactionState, bounds: dict[str, int]) -> OpenWriter:
     )
 
 
-def encode(message: Step | ReadStable | StepResult | StableShards) -> str:
+def encode(
+    message: Step | ReadStable | EnlistWriter | StepResult | StableShards | Enlisted,
+) -> str:
     return _encoder.encode(message).decode()
 
 
-def decode_request(text: str) -> Step | ReadStable:
-    request: Step | ReadStable = _requests.decode(text)
+def decode_request(text: str) -> Step | ReadStable | EnlistWriter:
+    request: Step | ReadStable | EnlistWriter = _requests.decode(text)
     return request
 
 
@@ -89,3 +114,7 @@ def decode_result(text: str) -> StepResult:
 
 def decode_stable(text: str) -> StableShards:
     return _stable.decode(text)
+
+
+def decode_enlisted(text: str) -> Enlisted:
+    return _enlisted.decode(text)

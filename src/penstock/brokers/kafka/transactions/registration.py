@@ -8,6 +8,7 @@ from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.transactions.api import TransactionApi
 from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
+from penstock.brokers.kafka.transactions.implicit_enlistment import ImplicitEnlistment
 from penstock.brokers.kafka.transactions.index import TransactionIndex
 from penstock.brokers.kafka.transactions.participant import TransactionParticipant
 from penstock.meta import ListenerAnnouncer, TransactionClient
@@ -30,13 +31,15 @@ def register(
     ]
     participant.recover(states)
     coordinator.recover(states)
-    broker.drivers.serve_transaction_steps(participant.handle, participant.resume)
+    enlistment = ImplicitEnlistment(broker, coordinator, participant, cluster.node_of)
+    broker.drivers.serve_transaction_steps(enlistment.handle, participant.resume)
     broker.transactions = index
-    api = TransactionApi(broker, coordinator, groups)
+    broker.enlist_shards = enlistment.enlist_shards
+    api = TransactionApi(broker, coordinator, groups, enlistment)
     broker.init_transactional = api.init_producer
     registry.add(24, 0, 3, api.add_partitions)
     registry.add(25, 0, 4, api.add_offsets)
-    registry.add(26, 0, 4, api.end)
-    registry.add(28, 0, 4, api.commit_offsets)
+    registry.add(26, 0, 5, api.end)
+    registry.add(28, 0, 5, api.commit_offsets)
     broker.spawn(coordinator.maintenance.watch(), "transactions")
     return coordinator

@@ -54,8 +54,12 @@ class TransactionEntry:
         self.opened_ms = -1
 
     @property
+    def is_ending(self) -> bool:
+        return self.ending is not None and not self.ending.done()
+
+    @property
     def is_busy(self) -> bool:
-        return self.lock.locked() or (self.ending is not None and not self.ending.done())
+        return self.lock.locked() or self.is_ending
 
     def store(self, state: TransactionState | None, seconds_left: float, now: float) -> None:
         """Keep a state; a transaction that was not known gets `seconds_left` from `now` on."""
@@ -194,8 +198,15 @@ class TransactionTable:
     # Ends
 
     async def decide(
-        self, entry: TransactionEntry, state: TransactionState, *, commit: bool, fence: bool
-    ) -> None:
+        self,
+        entry: TransactionEntry,
+        state: TransactionState,
+        *,
+        commit: bool,
+        fence: bool,
+        bumps: bool = False,
+        new_producer_id: int = -1,
+    ) -> TransactionState:
         decide = Decide(
             state.namespace,
             state.transactional_id,
@@ -204,10 +215,13 @@ class TransactionTable:
             commit,
             fence,
             state.started_ms,
+            bumps,
+            new_producer_id,
         )
         decided = await self.change(entry, decide)
         if decided.status.startswith("prepare"):
             self._begin_to_end(entry)
+        return decided
 
     async def wait_for_end(self, entry: TransactionEntry) -> None:
         if entry.ending is None:

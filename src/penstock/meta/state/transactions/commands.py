@@ -55,6 +55,27 @@ class TransactionState(Struct, frozen=True, array_like=True, kw_only=True):
     updated_ms: Count = 0
     partitions: tuple[TransactionPartition, ...] = ()
     offsets: tuple[StagedOffsets, ...] = ()
+    next_producer_id: ProducerId = -1
+    """Of a decided transaction whose end uses up the epochs: the id from then on."""
+    previous_producer_id: ProducerId = -1
+    """The id before such an end, as `previous_epoch`."""
+
+    @property
+    def next_producer(self) -> tuple[int, int]:
+        """The producer id and epoch of the next transaction."""
+        if self.next_producer_id >= 0:
+            return self.next_producer_id, 0
+        return self.producer_id, self.epoch
+
+    def was_ended_by(self, producer_id: int, epoch: int, *, commit: bool) -> bool:
+        """Say whether a producer that asks for this outcome has ended the transaction already: the
+        end has bumped its epoch."""
+        outcome = "commit" if commit else "abort"
+        if self.status not in {f"prepare-{outcome}", f"complete-{outcome}"}:
+            return False
+        if producer_id == self.producer_id:
+            return epoch >= 0 and epoch == self.previous_epoch
+        return producer_id >= 0 and producer_id == self.previous_producer_id
 
 
 class AbortedRange(Struct, frozen=True, array_like=True, order=True):
@@ -110,6 +131,11 @@ class Decide(Struct, frozen=True, array_like=True, tag="decide"):
     """The producer itself did not ask: it gets no further with its epoch."""
     started_ms: Count = 0
     """Which of the producer's transactions is meant; 0: the current one."""
+    bumps: bool = False
+    """The producer asks, and goes on with the next epoch: what it sent before cannot become part of
+    its next transaction."""
+    new_producer_id: ProducerId = -1
+    """With `bumps`: used when the epochs are used up."""
 
 
 class Finish(Struct, frozen=True, array_like=True, tag="finish"):

@@ -10,6 +10,8 @@ Invariants:
   * the outcome of a transaction never changes once it is decided
   * the epoch of a transactional id only grows, under one producer id; a producer with an older one
     is fenced and can neither write nor decide
+  * a producer whose decision bumped its epoch may ask for the same outcome again, until its next
+    transaction begins
   * a caller that names a transaction by its beginning can neither decide nor finish another one
   * a decided transaction keeps its shards and offsets until it is finished, so that another
     coordinator can complete it after a crash
@@ -107,6 +109,8 @@ def _find(
 ) -> TransactionState | Rejected:
     """Return the state if the producer that asks is the current one."""
     state = read_transaction(view, command.namespace, command.transactional_id)
+    if state is not None and _is_repeated(state, command):
+        return state
     if state is None or state.producer_id != command.producer_id:
         return Rejected(
             "unknown_transaction",
@@ -115,6 +119,15 @@ def _find(
     if command.epoch != state.epoch:
         return Rejected("fenced", f"epoch {command.epoch} is not the current {state.epoch}")
     return state
+
+
+def _is_repeated(state: TransactionState, command: Enlist | StageOffsets | Decide | Finish) -> bool:
+    """Say whether the answer of a decision that bumped the epoch was lost."""
+    return (
+        isinstance(command, Decide)
+        and command.bumps
+        and state.was_ended_by(command.producer_id, command.epoch, commit=command.commit)
+    )
 
 
 def _begin_producer(view: View, command: BeginProducer) -> TransactionState | Rejected:
@@ -160,7 +173,13 @@ def _enlist(state: TransactionState, command: Enlist, time_ms: int) -> Transacti
     if state.status in _AT_REST:
         # Greater than that of the last one, whatever the clock says.
         started_ms = max(time_ms, state.started_ms + 1)
-        state = replace(state, status="ongoing", started_ms=started_ms, previous_epoch=-1)
+        state = replace(
+            state,
+            status="ongoing",
+            started_ms=started_ms,
+            previous_epoch=-1,
+            previous_producer_id=-1,
+        )
     partitions = {item.shard: item for item in state.partitions}
     for item in command.partitions:
         partitions.setdefault(item.shard, item)
@@ -187,7 +206,12 @@ def _stage(state: TransactionState, command: StageOffsets) -> TransactionState |
 
 
 def _decide(state: TransactionState, command: Decide) -> TransactionState | Rejected:
+    if _is_repeated(state, command):
+        return state
     outcome = "commit" if command.commit else "abort"
+    if command.bumps and state.status in _AT_REST and not command.commit:
+        # Nothing was written: an error came before the first record.
+        return _bump(replace(state, status="complete-abort"), command, is_over=True)
     if state.status == f"complete-{outcome}":
         return state  # asked again: the answer was lost
     if state.status == f"prepare-{outcome}":
@@ -195,9 +219,38 @@ def _decide(state: TransactionState, command: Decide) -> TransactionState | Reje
     if state.status != "ongoing":
         return Rejected("bad_state", f"the transaction is {state.status} and cannot {outcome}")
     decided = replace(state, status="prepare-commit" if command.commit else "prepare-abort")
+    if command.bumps:
+        return _bump(decided, command, is_over=False)
     if command.fence:
         return replace(decided, epoch=state.epoch + 1, previous_epoch=state.epoch)
     return decided
+
+
+def _bump(
+    state: TransactionState, command: Decide, *, is_over: bool
+) -> TransactionState | Rejected:
+    """Give a producer its next epoch; after the last one another id, once no marker with the old
+    one is left to write."""
+    if state.epoch > EPOCH_MAX or (state.epoch == EPOCH_MAX and command.new_producer_id < 0):
+        return Rejected("fenced", f"no epoch is left after {state.epoch}")
+    bumped = replace(state, epoch=state.epoch + 1, previous_epoch=state.epoch)
+    if state.epoch < EPOCH_MAX:
+        return bumped
+    bumped = replace(bumped, next_producer_id=command.new_producer_id)
+    return _renamed(bumped) if is_over else bumped
+
+
+def _renamed(state: TransactionState) -> TransactionState:
+    if state.next_producer_id < 0:
+        return state
+    return replace(
+        state,
+        producer_id=state.next_producer_id,
+        epoch=0,
+        previous_epoch=-1,
+        next_producer_id=-1,
+        previous_producer_id=state.producer_id,
+    )
 
 
 def _finish(view: View, state: TransactionState, command: Finish) -> TransactionState | Rejected:
@@ -208,12 +261,13 @@ def _finish(view: View, state: TransactionState, command: Finish) -> Transaction
     for aborted in command.aborted:
         write_aborted(view, aborted)
     is_commit = state.status == "prepare-commit"
-    return replace(
+    finished = replace(
         state,
         status="complete-commit" if is_commit else "complete-abort",
         partitions=(),
         offsets=(),
     )
+    return _renamed(finished)
 
 
 def _remove_idle(view: View, command: ForgetTransactions) -> None:
