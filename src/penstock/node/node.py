@@ -122,7 +122,7 @@ class Node:
             undo.callback(self._stack.close)
             self._stack.callback(self._directory.lock().release)
             self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
-            self.meta: Final = open_meta(self._directory, settings.node, self.clock, stopping)
+            self.meta: Final = open_meta(self._directory, settings, self.clock, stopping)
             self._stack.callback(self.meta.close)
             self._stack.push(self._record_clean_stop)
             self.offset_manager: Final = self._open_offsets(forwarder)

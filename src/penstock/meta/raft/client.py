@@ -79,10 +79,6 @@ from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
 from penstock.meta.state.constants import (
-    HANDOVER_ROLE,
-    PLUGIN_STORAGE_ROLE,
-    REASSIGNMENT_ROLE,
-    REPLICATION_ROLE,
     STOPPING,
 )
 from penstock.meta.state.metadata import commands as cmd
@@ -106,7 +102,7 @@ def _draw(clock: Clock, entropy: Callable[[int], bytes]) -> tuple[str, bytes]:
 class RaftMetaClient(ClusterClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
-    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE, HANDOVER_ROLE, REASSIGNMENT_ROLE)
+    _roles = ("meta", *ClusterClient._roles)
 
     def __init__(
         self,
@@ -582,6 +578,8 @@ class RaftMetaClient(ClusterClient):
         if isinstance(answer, cmd.Applied) and not answer.repeated:
             self._counts.apply(answer.events)
             for event in answer.events:
+                if isinstance(event, NodePut):
+                    self.node.refresh_members()
                 if isinstance(event, NodePut) and event.node.status == OFFLINE:
                     # Groups that it led, other than this one, would wait for their timeouts; and
                     # who leads its shards now asks them for transactions.

@@ -31,6 +31,12 @@ HANDOVER_ROLE: Final = "handover"
 REASSIGNMENT_ROLE: Final = "reassignment"
 """A role of every node whose release limits the rate at which reassigned shards are copied, and
 changes the number of replicas of topics that exist."""
+DATA_PEERS_ROLE: Final = "data-peers"
+"""A role of every node whose release connects to the internal ports of nodes without the role
+`meta`: as long as one node lacks it, only nodes with that role have one of several replicas."""
+INTERNAL_LISTENER: Final = "internal"
+"""Under this name a node without the role `meta` announces its internal port, among its listeners.
+The members of the Raft groups have theirs in the membership."""
 RACK: Final = "rack"
 """Under this name a node announces, among its listeners, on which rack it is. All releases store
 listeners as they come."""
