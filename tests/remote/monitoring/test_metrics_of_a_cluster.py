@@ -65,7 +65,8 @@ def test_nodes_of_a_cluster_move_the_metrics_of_each_channel(tmp_path: Path) -> 
         wait_until(lambda: bool(value(*dropped)), "Raft has a frame for the lost node")
         found = scrape(servers[1])
         for name in CHANNELS:
-            assert {dict(key)["channel"] for key in found[name]} == {"forward", "raft", "replicate"}
+            channels = {dict(key)["channel"] for key in found[name]}
+            assert channels == {"forward", "heartbeat", "raft", "replicate"}
         moved = {
             (name, dict(key)["channel"])
             for name in CHANNELS
