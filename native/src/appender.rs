@@ -253,6 +253,7 @@ impl Appender {
         })
     }
 
+    #[pyo3(signature = (handle, is_open, is_sync, epoch, is_following=false))]
     fn set_admission(
         &self,
         py: Python<'_>,
@@ -260,8 +261,10 @@ impl Appender {
         is_open: bool,
         is_sync: bool,
         epoch: &Bound<'_, PyAny>,
+        is_following: bool,
     ) -> PyResult<()> {
-        let admission = Admission { is_open, is_sync, epoch: int64(epoch, "epoch")? };
+        let epoch = int64(epoch, "epoch")?;
+        let admission = Admission { is_open, is_sync, epoch, is_following };
         self.ask(py, |state| {
             state.queue(handle)?.admission = admission;
             Ok(())

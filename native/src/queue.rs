@@ -56,6 +56,8 @@ pub struct Admission {
     pub is_sync: bool,
     /// Leader epoch of the records to come.
     pub epoch: i64,
+    /// Another node decides what it holds: store times are of that node's clock.
+    pub is_following: bool,
 }
 
 pub struct Queue {

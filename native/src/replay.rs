@@ -127,8 +127,18 @@ impl<'a> Run<'a> {
             self.add_to_queue(record, &found, handle, position)?;
         }
         self.state.index.add(&hashes, position, record.store_ms);
-        self.state.last_store_ms = self.state.last_store_ms.max(record.store_ms);
+        if !self.is_copied(handle) {
+            self.state.last_store_ms = self.state.last_store_ms.max(record.store_ms);
+        }
         Ok(())
+    }
+
+    /// Whether the records of a queue may have the times of another node's clock, which does not
+    /// move that of this log.
+    #[inline]
+    fn is_copied(&self, handle: Option<usize>) -> bool {
+        let known = handle.and_then(|handle| self.state.queues.get(handle)?.as_ref());
+        known.is_some_and(|queue| queue.admission.is_following)
     }
 
     /// Verify that all of a group is there.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.codec.record_strategies import any_records
 from tests.codec.test_batches import append_kafka
 from tests.codec.test_replay import PLAIN
-from tests.codec.workbench import HOST_IPV6, NOW, Workbench
+from tests.codec.workbench import HOST, HOST_IPV6, NOW, Workbench
 
 from penstock.codec.format import FLAG_PREPARED, KIND_BATCH, KIND_SIMPLE, RawRecord
 from penstock.codec.select import Core
@@ -241,3 +241,19 @@ def test_news_are_not_looked_for_outside_the_records(core: Core) -> None:
         core.find_special(bench.log, 0, 1, bench.end, 0, "")
     with pytest.raises(BadRequestError, match="no record of a commit log at byte"):
         core.find_special(bench.log, 0, 0, bench.end + 100, 0, "")
+
+
+def test_the_clock_of_another_node_does_not_move_that_of_this_log_after_a_replay(
+    core: Core,
+) -> None:
+    leader = Workbench(core)
+    leader.appender.append(leader.handle, Record(value=b"a"), NOW + 1_000_000, 0)
+    copy = follower(core)
+    copy.appender.append_encoded(copy.handle, leader.log[: leader.appender.end])
+    for is_following, last_ms in ((True, NOW + 100), (False, NOW + 1_000_000)):
+        again = core.Appender(HOST, HOST, 1 << 20)
+        handle = again.add_queue("orders", 0, KIND_SIMPLE, 0, 0)
+        again.set_admission(handle, False, False, 0, is_following)
+        replayed = again.replay(copy.log, copy.base, copy.base, copy.appender.end, False, "%ctl")
+        assert replayed[1] == 2
+        assert again.last_store_timestamp_ms == last_ms

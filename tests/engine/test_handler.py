@@ -62,6 +62,10 @@ class OtherNode:
         for partition in partitions:
             self.asked.append((node_id, f"open {topic_id}_{partition} at {revision}"))
 
+    def alter_shard(self, node_id: int, shard: ShardId, config: ShardConfig, revision: int) -> None:
+        size = config.record_size_max
+        self.asked.append((node_id, f"alter {shard.name} at {revision}: {size} bytes"))
+
     def run_transaction_step(self, node_id: int, step: str) -> str:
         self.asked.append((node_id, step))
         return "done there"

@@ -27,6 +27,7 @@ class EngineStorageAdapter:
         # Shards
         self.open_shard: Final = handler.open_shard
         self.alter_shard: Final = handler.alter_shard
+        self.alter_entry: Final = handler.alter_entry
         self.seal_shard: Final = handler.seal_shard
         self.check_led: Final = handler.check_led
         self.shard_info: Final = handler.shard_info

@@ -116,9 +116,13 @@ class Appender(Protocol):
         admission had `is_sync` are invisible until they are durable."""
         ...
 
-    def set_admission(self, handle: int, is_open: bool, is_sync: bool, epoch: int) -> None:
+    def set_admission(
+        self, handle: int, is_open: bool, is_sync: bool, epoch: int, is_following: bool = False
+    ) -> None:
         """Set whether an append path may append to the queue, whether its records wait for the
-        device, and the leader epoch of its records. A new queue is closed."""
+        device, the leader epoch of its records, and whether another node decides what it holds:
+        replayed records of such a queue do not move `last_store_timestamp_ms`. A new queue is
+        closed."""
         ...
 
     def dirty_queues(self) -> list[int]:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid, parse_ulid
     from penstock.meta.rejections import check_text
     from penstock.meta.remote.client import RemoteMetaClient
+    from penstock.meta.remote.data_node import DataNodeMetaClient
+    from penstock.meta.remote.data_port import DataListen
     from penstock.meta.service import meta_handlers
     from penstock.meta.standalone.client import StandaloneMetaClient
     from penstock.meta.state.constants import (
@@ -121,6 +123,8 @@ else:  # otherwise a misspelt name would pass the type checker
             "identifiers": "ULID_RANDOM_SIZE make_ulid parse_ulid",
             "rejections": "check_text",
             "remote.client": "RemoteMetaClient",
+            "remote.data_node": "DataNodeMetaClient",
+            "remote.data_port": "DataListen",
             "service": "meta_handlers",
             "standalone.client": "StandaloneMetaClient",
             "state.constants": (
@@ -176,6 +180,8 @@ __all__ = [
     "BeginProducer",
     "ClusterNode",
     "CommittedOffset",
+    "DataListen",
+    "DataNodeMetaClient",
     "Decide",
     "Election",
     "Enlist",

@@ -8,8 +8,8 @@ from penstock.meta.controller.decisions import (
     DRAINING,
     ONLINE,
     Load,
-    can_replicate,
     load_of,
+    replica_nodes,
     short_of_room,
 )
 from penstock.meta.controller.decommission import last_replica_shards, listed, lost_shards
@@ -22,11 +22,13 @@ from penstock.meta.controller.replica_status import (
 from penstock.meta.proto import meta_pb2
 from penstock.meta.remote.connection import MetaConnection
 from penstock.meta.remote.groups import RemoteRows
+from penstock.meta.state.constants import INTERNAL_LISTENER
 from penstock.meta.state.metadata.rows import NODES, SHARDS
 
 __all__ = [
     "ANY_AGE",
     "DRAINING",
+    "INTERNAL_LISTENER",
     "NODES",
     "ONLINE",
     "SHARDS",
@@ -36,7 +38,6 @@ __all__ = [
     "RemoteRows",
     "ReplicaProblem",
     "TopicReplicas",
-    "can_replicate",
     "last_replica_shards",
     "listed",
     "load_of",
@@ -44,6 +45,7 @@ __all__ = [
     "meta_pb2",
     "plan_balance",
     "plan_to",
+    "replica_nodes",
     "replicated_topics",
     "short_of_room",
 ]

@@ -551,7 +551,7 @@ class LeadingNode(Protocol):
 
 @runtime_checkable
 class PeerNetwork(Protocol):
-    """A node with an internal port: one with the role `meta`."""
+    """A node with an internal port."""
 
     def channel(self, name: DataChannelName) -> DataChannel:
         """Return a data channel to the other nodes; each channel has connections of its own.

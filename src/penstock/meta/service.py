@@ -101,6 +101,8 @@ class MetaService(TopologyCalls):
         self.commit_groups: CommitGroups = self._commit_directly
         """Commits offsets of groups. A server replaces it by a function that involves their
         coordinators; the default leaves the groups without a holder."""
+        self.problems: Callable[[], list[str]] = list if cluster is None else cluster.problems
+        """Returns what went wrong lately between this node and others."""
 
     def propose(self, request: pb.ProposeRequest) -> pb.ProposeReply:
         answer = self._group(request.group).propose(request.request)
@@ -182,7 +184,7 @@ class MetaService(TopologyCalls):
                 pb.ClusterMember(node_id=item.node_id, address=item.address)
                 for item in self._cluster.members
             )
-            reply.problems.extend(self._cluster.problems())
+        reply.problems.extend(self.problems())
         return reply
 
     def remove_node(self, request: pb.RemoveNodeRequest) -> pb.RemoveNodeReply:

@@ -40,6 +40,7 @@ from penstock.engine.replication.runtime.proposals import ReplicaMetadata
 from penstock.engine.replication.runtime.replicator import Replicator
 from penstock.engine.routing.quarantine import Quarantine
 from penstock.engine.routing.reconcile import Reconciled, UnknownShards, reconcile
+from penstock.engine.routing.shard_alterations import ShardAlterations
 from penstock.engine.routing.shard_metrics import ShardMetrics
 from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.routing.storage_cache import StorageCacheManager, share_topics
@@ -122,7 +123,7 @@ class Node:
             undo.callback(self._stack.close)
             self._stack.callback(self._directory.lock().release)
             self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
-            self.meta: Final = open_meta(self._directory, settings.node, self.clock, stopping)
+            self.meta: Final = open_meta(self._directory, settings, self.clock, stopping)
             self._stack.callback(self.meta.close)
             self._stack.push(self._record_clean_stop)
             self.offset_manager: Final = self._open_offsets(forwarder)
@@ -144,6 +145,7 @@ class Node:
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
             self.replicator: Final = self._build_replicator()
+            self._alterations: Final = ShardAlterations(self.storage_cache, self.handler)
             self._stack.callback(self.meta.watch(0, self._apply_update).close)
             self.reconciled: Final = self._reconcile()
             self._load_limits_of_cluster(stopping)
@@ -399,6 +401,8 @@ class Node:
     def _start_replication(self) -> None:
         cache, node_id = self.storage_cache, self.meta.node_id
         ReplicationMetrics(self.replicator, cache, node_id, self.registry)
+        self._alterations.start()
+        self._stack.callback(self._alterations.close)
         if self.replicator is not None:
             self.replicator.start()
             self._stack.callback(self.replicator.close)

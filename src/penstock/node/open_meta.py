@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -10,45 +11,74 @@ from penstock.engine.segment import opening_errors
 from penstock.meta import StandaloneMetaClient, StartProof
 from penstock.node.directory import NodeDirectory
 from penstock.node.start_proof import StartFiles
+from penstock.platform.addresses import ALL_ADDRESSES, bare_host
 from penstock.platform.clock import Clock
-from penstock.settings import NodeSettings
+from penstock.settings import NodeSettings, Settings
 from penstock.settings.secret_file import read_secrets
 
 if TYPE_CHECKING:
-    from penstock.meta import RemoteMetaClient
+    from penstock.meta import DataListen, RemoteMetaClient
     from penstock.meta.raft import RaftMetaClient
 
 
 def open_meta(
-    directory: NodeDirectory, node: NodeSettings, clock: Clock, stopping: threading.Event
+    directory: NodeDirectory, settings: Settings, clock: Clock, stopping: threading.Event
 ) -> StandaloneMetaClient | RaftMetaClient | RemoteMetaClient:
     """Return the client of this node, when a leader is known; `stopping` ends the wait for it."""
+    node = settings.node
     if not node.peers:
         with opening_errors(directory.path):
             StartFiles(directory, clock).void()  # alone, the node may write what others never see
         return StandaloneMetaClient.open(directory.join("meta"), node_id=node.id, clock=clock)
     if "meta" not in node.roles:
-        return _open_remote(directory, node, clock)
+        return _open_remote(directory, settings, clock)
     return _open_raft(directory, node, clock, stopping)
 
 
-def _open_remote(directory: NodeDirectory, node: NodeSettings, clock: Clock) -> RemoteMetaClient:
-    from penstock.meta import RemoteMetaClient
+def _open_remote(directory: NodeDirectory, settings: Settings, clock: Clock) -> RemoteMetaClient:
+    from penstock.meta import DataListen, DataNodeMetaClient, RemoteMetaClient
     from penstock.meta.raft import parse_peers
 
-    addresses = [peer.address for peer in parse_peers(node.peers)]
+    node = settings.node
+    peers = {peer.node_id: peer.address for peer in parse_peers(node.peers)}
+    listen: DataListen | None = None
+    if node.meta_listen:
+        listen = DataListen.parse(node.meta_listen, _advertised(settings), read_secrets(node))
     store_id = directory.choose_store_id(clock)
-    meta = RemoteMetaClient(
-        addresses,
-        node_id=node.id,
-        clock=clock,
-        store_id=store_id,
-        proof=_consume_proof(directory, store_id, clock),
-        rack=node.rack,
-    )
-    meta.start_heartbeats()
-    directory.write_store_id(store_id)
+    proof = _consume_proof(directory, store_id, clock)
+    meta: RemoteMetaClient
+    if listen is None:
+        meta = RemoteMetaClient(
+            list(peers.values()),
+            node_id=node.id,
+            clock=clock,
+            store_id=store_id,
+            proof=proof,
+            rack=node.rack,
+        )
+    else:
+        meta = DataNodeMetaClient(
+            peers,
+            listen,
+            node_id=node.id,
+            clock=clock,
+            store_id=store_id,
+            proof=proof,
+            rack=node.rack,
+        )
+    with ExitStack() as undo:
+        undo.callback(meta.close)
+        meta.start_heartbeats()
+        directory.write_store_id(store_id)
+        undo.pop_all()
     return meta
+
+
+def _advertised(settings: Settings) -> str:
+    """Return the host at which other nodes reach the internal port of a node without Raft."""
+    host = settings.node.meta_listen.rpartition(":")[0]
+    host = bare_host(settings.server.advertised_host or host)
+    return socket.gethostname() if host in ALL_ADDRESSES else host
 
 
 def _open_raft(

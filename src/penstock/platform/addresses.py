@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import SetupError
 
@@ -17,6 +17,10 @@ class Endpoint(NamedTuple):
 
     family: socket.AddressFamily
     address: tuple[str, int] | tuple[str, int, int, int]
+
+
+ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
+"""Hosts to listen on that other machines cannot connect to."""
 
 
 def bare_host(host: str) -> str:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from penstock.remote import storage_pb2 as penstock_dot_remote_dot_storage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpenstock/remote/shards.proto\x12\x13penstock.storage.v1\x1a\x1dpenstock/remote/storage.proto\"\x0e\n\x0c\x43lockRequest\"\x1a\n\tShardName\x12\r\n\x05shard\x18\x01 \x01(\t\"D\n\nShardNames\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\r\x12\x10\n\x08revision\x18\x03 \x01(\x04\"0\n\x0fShardAlteration\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\t\"\x9a\x01\n\nShardWrite\x12\r\n\x05shard\x18\x01 \x01(\t\x12,\n\x07records\x18\x02 \x03(\x0b\x32\x1b.penstock.storage.v1.Record\x12\x34\n\x08producer\x18\x03 \x01(\x0b\x32\x1d.penstock.storage.v1.ProducerH\x00\x88\x01\x01\x12\x0c\n\x04\x61\x63ks\x18\x04 \x01(\tB\x0b\n\t_producer\"D\n\x0cShardWritten\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\x16\n\x0erepeated_write\x18\x03 \x01(\x08\"d\n\tShardRead\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x13\n\x0bmax_records\x18\x03 \x01(\x04\x12\x10\n\x08max_size\x18\x04 \x01(\x04\x12\x11\n\tisolation\x18\x05 \x01(\t\"g\n\x0cShardTagRead\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0b\n\x03tag\x18\x02 \x01(\x0c\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x04\x12\x13\n\x0bmax_records\x18\x04 \x01(\x04\x12\x10\n\x08max_size\x18\x05 \x01(\x04\"g\n\x08ShardKey\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x10\n\x08\x62\x65gin_ms\x18\x03 \x01(\x12\x12\x13\n\x06\x65nd_ms\x18\x04 \x01(\x12H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x05 \x01(\x04\x42\t\n\x07_end_ms\"+\n\nShardPlace\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"D\n\x0bShardMoment\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x12\x12\x10\n\x08strategy\x18\x03 \x01(\t\"\x1f\n\x0fTransactionStep\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x1a\n\nOffsetStep\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x1f\n\rGroupQuestion\x12\x0e\n\x06packed\x18\x01 \x01(\x0c\"\x1d\n\x0bGroupAnswer\x12\x0e\n\x06packed\x18\x01 \x01(\x0c\x32\xe9\x0b\n\x0cShardService\x12\x45\n\x04Open\x12\x1f.penstock.storage.v1.ShardNames\x1a\x1c.penstock.storage.v1.Nothing\x12K\n\x05\x41lter\x12$.penstock.storage.v1.ShardAlteration\x1a\x1c.penstock.storage.v1.Nothing\x12\x44\n\x04Seal\x12\x1e.penstock.storage.v1.ShardName\x1a\x1c.penstock.storage.v1.Nothing\x12\x46\n\x04Info\x12\x1e.penstock.storage.v1.ShardName\x1a\x1e.penstock.storage.v1.JsonReply\x12K\n\x05Write\x12\x1f.penstock.storage.v1.ShardWrite\x1a!.penstock.storage.v1.ShardWritten\x12I\n\x04Read\x12\x1e.penstock.storage.v1.ShardRead\x1a!.penstock.storage.v1.RecordsReply\x12Q\n\tReadByTag\x12!.penstock.storage.v1.ShardTagRead\x1a!.penstock.storage.v1.RecordsReply\x12M\n\tReadByKey\x12\x1d.penstock.storage.v1.ShardKey\x1a!.penstock.storage.v1.RecordsReply\x12P\n\nQueryByKey\x12\x1d.penstock.storage.v1.ShardKey\x1a!.penstock.storage.v1.RecordsReply0\x01\x12M\n\x0b\x44\x65leteByKey\x12\x1d.penstock.storage.v1.ShardKey\x1a\x1f.penstock.storage.v1.CountReply\x12R\n\x0e\x44\x65leteByOffset\x12\x1f.penstock.storage.v1.ShardPlace\x1a\x1f.penstock.storage.v1.CountReply\x12P\n\x0c\x44\x65leteBefore\x12\x1f.penstock.storage.v1.ShardPlace\x1a\x1f.penstock.storage.v1.CountReply\x12M\n\x08OffsetAt\x12 .penstock.storage.v1.ShardMoment\x1a\x1f.penstock.storage.v1.CountReply\x12L\n\x07\x43ompact\x12\x1e.penstock.storage.v1.ShardName\x1a!.penstock.storage.v1.CompactReply\x12P\n\x08Transact\x12$.penstock.storage.v1.TransactionStep\x1a\x1e.penstock.storage.v1.JsonReply\x12J\n\x05\x43lock\x12!.penstock.storage.v1.ClockRequest\x1a\x1e.penstock.storage.v1.JsonReply\x12S\n\x10\x44\x65scribeReplicas\x12\x1f.penstock.storage.v1.ShardNames\x1a\x1e.penstock.storage.v1.JsonReply\x12T\n\x11\x43oordinateOffsets\x12\x1f.penstock.storage.v1.OffsetStep\x1a\x1e.penstock.storage.v1.JsonReply\x12P\n\x08\x41skGroup\x12\".penstock.storage.v1.GroupQuestion\x1a .penstock.storage.v1.GroupAnswerb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpenstock/remote/shards.proto\x12\x13penstock.storage.v1\x1a\x1dpenstock/remote/storage.proto\"\x0e\n\x0c\x43lockRequest\"\x1a\n\tShardName\x12\r\n\x05shard\x18\x01 \x01(\t\"D\n\nShardNames\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\r\x12\x10\n\x08revision\x18\x03 \x01(\x04\"B\n\x0fShardAlteration\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"\x9a\x01\n\nShardWrite\x12\r\n\x05shard\x18\x01 \x01(\t\x12,\n\x07records\x18\x02 \x03(\x0b\x32\x1b.penstock.storage.v1.Record\x12\x34\n\x08producer\x18\x03 \x01(\x0b\x32\x1d.penstock.storage.v1.ProducerH\x00\x88\x01\x01\x12\x0c\n\x04\x61\x63ks\x18\x04 \x01(\tB\x0b\n\t_producer\"D\n\x0cShardWritten\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\x16\n\x0erepeated_write\x18\x03 \x01(\x08\"d\n\tShardRead\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x13\n\x0bmax_records\x18\x03 \x01(\x04\x12\x10\n\x08max_size\x18\x04 \x01(\x04\x12\x11\n\tisolation\x18\x05 \x01(\t\"g\n\x0cShardTagRead\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0b\n\x03tag\x18\x02 \x01(\x0c\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x04\x12\x13\n\x0bmax_records\x18\x04 \x01(\x04\x12\x10\n\x08max_size\x18\x05 \x01(\x04\"g\n\x08ShardKey\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x10\n\x08\x62\x65gin_ms\x18\x03 \x01(\x12\x12\x13\n\x06\x65nd_ms\x18\x04 \x01(\x12H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x05 \x01(\x04\x42\t\n\x07_end_ms\"+\n\nShardPlace\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"D\n\x0bShardMoment\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x12\x12\x10\n\x08strategy\x18\x03 \x01(\t\"\x1f\n\x0fTransactionStep\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x1a\n\nOffsetStep\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x1f\n\rGroupQuestion\x12\x0e\n\x06packed\x18\x01 \x01(\x0c\"\x1d\n\x0bGroupAnswer\x12\x0e\n\x06packed\x18\x01 \x01(\x0c\x32\xe9\x0b\n\x0cShardService\x12\x45\n\x04Open\x12\x1f.penstock.storage.v1.ShardNames\x1a\x1c.penstock.storage.v1.Nothing\x12K\n\x05\x41lter\x12$.penstock.storage.v1.ShardAlteration\x1a\x1c.penstock.storage.v1.Nothing\x12\x44\n\x04Seal\x12\x1e.penstock.storage.v1.ShardName\x1a\x1c.penstock.storage.v1.Nothing\x12\x46\n\x04Info\x12\x1e.penstock.storage.v1.ShardName\x1a\x1e.penstock.storage.v1.JsonReply\x12K\n\x05Write\x12\x1f.penstock.storage.v1.ShardWrite\x1a!.penstock.storage.v1.ShardWritten\x12I\n\x04Read\x12\x1e.penstock.storage.v1.ShardRead\x1a!.penstock.storage.v1.RecordsReply\x12Q\n\tReadByTag\x12!.penstock.storage.v1.ShardTagRead\x1a!.penstock.storage.v1.RecordsReply\x12M\n\tReadByKey\x12\x1d.penstock.storage.v1.ShardKey\x1a!.penstock.storage.v1.RecordsReply\x12P\n\nQueryByKey\x12\x1d.penstock.storage.v1.ShardKey\x1a!.penstock.storage.v1.RecordsReply0\x01\x12M\n\x0b\x44\x65leteByKey\x12\x1d.penstock.storage.v1.ShardKey\x1a\x1f.penstock.storage.v1.CountReply\x12R\n\x0e\x44\x65leteByOffset\x12\x1f.penstock.storage.v1.ShardPlace\x1a\x1f.penstock.storage.v1.CountReply\x12P\n\x0c\x44\x65leteBefore\x12\x1f.penstock.storage.v1.ShardPlace\x1a\x1f.penstock.storage.v1.CountReply\x12M\n\x08OffsetAt\x12 .penstock.storage.v1.ShardMoment\x1a\x1f.penstock.storage.v1.CountReply\x12L\n\x07\x43ompact\x12\x1e.penstock.storage.v1.ShardName\x1a!.penstock.storage.v1.CompactReply\x12P\n\x08Transact\x12$.penstock.storage.v1.TransactionStep\x1a\x1e.penstock.storage.v1.JsonReply\x12J\n\x05\x43lock\x12!.penstock.storage.v1.ClockRequest\x1a\x1e.penstock.storage.v1.JsonReply\x12S\n\x10\x44\x65scribeReplicas\x12\x1f.penstock.storage.v1.ShardNames\x1a\x1e.penstock.storage.v1.JsonReply\x12T\n\x11\x43oordinateOffsets\x12\x1f.penstock.storage.v1.OffsetStep\x1a\x1e.penstock.storage.v1.JsonReply\x12P\n\x08\x41skGroup\x12\".penstock.storage.v1.GroupQuestion\x1a .penstock.storage.v1.GroupAnswerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,29 +39,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHARDNAMES']._serialized_start=128
   _globals['_SHARDNAMES']._serialized_end=196
   _globals['_SHARDALTERATION']._serialized_start=198
-  _globals['_SHARDALTERATION']._serialized_end=246
-  _globals['_SHARDWRITE']._serialized_start=249
-  _globals['_SHARDWRITE']._serialized_end=403
-  _globals['_SHARDWRITTEN']._serialized_start=405
-  _globals['_SHARDWRITTEN']._serialized_end=473
-  _globals['_SHARDREAD']._serialized_start=475
-  _globals['_SHARDREAD']._serialized_end=575
-  _globals['_SHARDTAGREAD']._serialized_start=577
-  _globals['_SHARDTAGREAD']._serialized_end=680
-  _globals['_SHARDKEY']._serialized_start=682
-  _globals['_SHARDKEY']._serialized_end=785
-  _globals['_SHARDPLACE']._serialized_start=787
-  _globals['_SHARDPLACE']._serialized_end=830
-  _globals['_SHARDMOMENT']._serialized_start=832
-  _globals['_SHARDMOMENT']._serialized_end=900
-  _globals['_TRANSACTIONSTEP']._serialized_start=902
-  _globals['_TRANSACTIONSTEP']._serialized_end=933
-  _globals['_OFFSETSTEP']._serialized_start=935
-  _globals['_OFFSETSTEP']._serialized_end=961
-  _globals['_GROUPQUESTION']._serialized_start=963
-  _globals['_GROUPQUESTION']._serialized_end=994
-  _globals['_GROUPANSWER']._serialized_start=996
-  _globals['_GROUPANSWER']._serialized_end=1025
-  _globals['_SHARDSERVICE']._serialized_start=1028
-  _globals['_SHARDSERVICE']._serialized_end=2541
+  _globals['_SHARDALTERATION']._serialized_end=264
+  _globals['_SHARDWRITE']._serialized_start=267
+  _globals['_SHARDWRITE']._serialized_end=421
+  _globals['_SHARDWRITTEN']._serialized_start=423
+  _globals['_SHARDWRITTEN']._serialized_end=491
+  _globals['_SHARDREAD']._serialized_start=493
+  _globals['_SHARDREAD']._serialized_end=593
+  _globals['_SHARDTAGREAD']._serialized_start=595
+  _globals['_SHARDTAGREAD']._serialized_end=698
+  _globals['_SHARDKEY']._serialized_start=700
+  _globals['_SHARDKEY']._serialized_end=803
+  _globals['_SHARDPLACE']._serialized_start=805
+  _globals['_SHARDPLACE']._serialized_end=848
+  _globals['_SHARDMOMENT']._serialized_start=850
+  _globals['_SHARDMOMENT']._serialized_end=918
+  _globals['_TRANSACTIONSTEP']._serialized_start=920
+  _globals['_TRANSACTIONSTEP']._serialized_end=951
+  _globals['_OFFSETSTEP']._serialized_start=953
+  _globals['_OFFSETSTEP']._serialized_end=979
+  _globals['_GROUPQUESTION']._serialized_start=981
+  _globals['_GROUPQUESTION']._serialized_end=1012
+  _globals['_GROUPANSWER']._serialized_start=1014
+  _globals['_GROUPANSWER']._serialized_end=1043
+  _globals['_SHARDSERVICE']._serialized_start=1046
+  _globals['_SHARDSERVICE']._serialized_end=2559
 # @@protoc_insertion_point(module_scope)

@@ -28,12 +28,14 @@ class ShardNames(_message.Message):
     def __init__(self, topic_id: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ShardAlteration(_message.Message):
-    __slots__ = ("shard", "config")
+    __slots__ = ("shard", "config", "revision")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     shard: str
     config: str
-    def __init__(self, shard: _Optional[str] = ..., config: _Optional[str] = ...) -> None: ...
+    revision: int
+    def __init__(self, shard: _Optional[str] = ..., config: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ShardWrite(_message.Message):
     __slots__ = ("shard", "records", "producer", "acks")

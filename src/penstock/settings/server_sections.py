@@ -31,8 +31,9 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     meta_listen: Annotated[
         str,
         Meta(
-            description="`HOST:PORT` to listen on for peers; empty: the address of this node in "
-            "`peers`."
+            description="`HOST:PORT` of the internal port to listen on; empty: the address of "
+            "this node in `peers`. A node without the role `meta` needs it, and the secret, to "
+            "have replicas."
         ),
     ] = ""
     roles: Annotated[

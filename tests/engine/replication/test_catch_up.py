@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.engine.replication.catch_up import CatchUpThrottle
+from penstock.engine.replication.counts import ReplicationCounts
 
 
 def copied(throttle: CatchUpThrottle, rate: int, seconds: int, size: int) -> int:
@@ -40,3 +41,17 @@ def test_moves_with_one_rate_share_it() -> None:
 
 def test_without_a_rate_there_is_no_limit() -> None:
     assert copied(CatchUpThrottle(0), 0, 1, 1 << 30) == 10 << 30
+
+
+def test_the_time_for_which_shards_are_held_back_is_counted_once() -> None:
+    throttle, counts = CatchUpThrottle(5_000), ReplicationCounts()
+    throttle.report(0.0, counts)
+    assert (counts.throttled_s, counts.throttled_shards, counts.catch_up_limit) == (0, 0, 5_000)
+    for shard in ("a", "b"):
+        assert not throttle.admits(10.0, shard, 1_000, 4_000)
+    throttle.report(12.0, counts)
+    assert (counts.throttled_s, counts.throttled_shards, counts.catch_up_limit) == (2, 2, 1_000)
+    assert throttle.due(17.0) == ["a", "b"]
+    throttle.report(30.0, counts)
+    assert (counts.throttled_shards, counts.catch_up_limit) == (0, 5_000)
+    assert counts.throttled_s == 2, "between two ticks nothing was counted"

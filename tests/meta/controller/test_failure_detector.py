@@ -132,6 +132,15 @@ def test_a_silent_node_is_fenced_after_a_session(world: World) -> None:
     assert world.fenced == [2]
 
 
+def test_a_node_that_registers_has_a_session_for_its_first_heartbeat(world: World) -> None:
+    world.run(60, 2, 3)
+    world.nodes[4] = node(4)
+    world.run(2.25, 2, 3)
+    assert world.fenced == []
+    world.run(0.5, 2, 3)
+    assert world.fenced == [4]
+
+
 def test_a_new_controller_waits_for_a_whole_session(world: World) -> None:
     world.role, world.leader = "follower", 3
     world.run(60)

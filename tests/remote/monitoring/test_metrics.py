@@ -77,6 +77,10 @@ REPLICAS: Final = {
     # What only a node with replicated shards moves: test_metrics_of_a_cluster.py does.
     "penstock_replica_copied_bytes",
     "penstock_replica_copied_records",
+    "penstock_replica_catch_up_bytes",
+    "penstock_replica_catch_up_limit_bytes",
+    "penstock_replica_throttled_seconds",
+    "penstock_replica_throttled_shards",
     "penstock_replica_elections",
     "penstock_replica_lag_records",
     "penstock_in_sync_shrinks",

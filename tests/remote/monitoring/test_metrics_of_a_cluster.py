@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,9 +20,21 @@ from penstock.remote.peers.replica_positions import ask_positions
 from penstock.remote.server.node_server import Server
 from penstock.settings import merge_settings
 
+RATE: Final = 100_000
 CHANNELS: Final = {name for name in CLUSTER if name.startswith("penstock_peer_")}
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+
+
+def start_one(directory: Path, node: int, peers: Sequence[str], catch_up_rate: int = 0) -> Server:
+    place = {
+        "id": node,
+        "peers": tuple(peers),
+        "secret": "the secret of all nodes",
+        "catch_up_rate": catch_up_rate,
+    }
+    settings = merge_settings(SETTINGS, {"node": place, "kafka": {"enabled": False}})
+    return Server(str(directory / str(node)), settings)
 
 
 def start_three(directory: Path) -> dict[int, Server]:
@@ -31,9 +43,7 @@ def start_three(directory: Path) -> dict[int, Server]:
     found: dict[int, Server] = {}
 
     def start(node: int) -> None:
-        place = {"id": node, "peers": tuple(peers), "secret": "the secret of all nodes"}
-        settings = merge_settings(SETTINGS, {"node": place, "kafka": {"enabled": False}})
-        found[node] = Server(str(directory / str(node)), settings)
+        found[node] = start_one(directory, node, peers)
 
     threads = [threading.Thread(target=start, args=(node,)) for node in (1, 2, 3)]
     for thread in threads:
@@ -65,7 +75,8 @@ def test_nodes_of_a_cluster_move_the_metrics_of_each_channel(tmp_path: Path) -> 
         wait_until(lambda: bool(value(*dropped)), "Raft has a frame for the lost node")
         found = scrape(servers[1])
         for name in CHANNELS:
-            assert {dict(key)["channel"] for key in found[name]} == {"forward", "raft", "replicate"}
+            channels = {dict(key)["channel"] for key in found[name]}
+            assert channels == {"forward", "heartbeat", "raft", "replicate"}
         moved = {
             (name, dict(key)["channel"])
             for name in CHANNELS
@@ -123,6 +134,18 @@ def test_nodes_of_a_cluster_move_the_metrics_of_replication(tmp_path: Path) -> N
             assert total("penstock_shards_under_replicated", leader) == 1
             assert total("penstock_shards_at_risk", leader) == 1
             assert lag_of(first, leader) == 1
+            for _ in range(5):
+                topic.write(bytes(RATE // 2))
+            peers = servers[leader].node.settings.node.peers
+            servers[first] = start_one(tmp_path, first, peers, RATE)
+            value[first] = servers[first].node.registry.get_sample_value
+            for name in (
+                "penstock_replica_catch_up_limit_bytes",
+                "penstock_replica_catch_up_bytes_total",
+                "penstock_replica_throttled_seconds_total",
+            ):
+                wait_until(partial(is_positive, partial(total, name, first)), f"{name} moves")
+            assert total("penstock_replica_catch_up_limit_bytes", first) == RATE
             servers[leader].close()
             wait_until(
                 lambda: total("penstock_replica_elections_total", second) >= 1, "another one leads"
@@ -134,6 +157,10 @@ def test_nodes_of_a_cluster_move_the_metrics_of_replication(tmp_path: Path) -> N
 
 def is_zero(value: Callable[[], float | None]) -> bool:
     return value() == 0
+
+
+def is_positive(value: Callable[[], float]) -> bool:
+    return value() > 0
 
 
 def create_topic(store: penstock.Store) -> bool:

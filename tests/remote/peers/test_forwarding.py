@@ -104,6 +104,12 @@ class Pair:
             return 0
         return self.nodes.transports[HERE].data.channel("forward").traffic.sent
 
+    def set_record_size_max(self, size: int) -> None:
+        """Alter the topic in the metadata alone."""
+        (topic,) = self.meta.list_topics()
+        config = replace(topic.config, record_size_max=size)
+        self.meta.alter_topic(topic.topic_id, config=config)
+
     def stop_there(self) -> None:
         self.rpc.stop(None).wait()
         if self.nodes is not None:
@@ -233,7 +239,8 @@ def test_shards_are_created_and_altered_by_their_leader(pair: Pair) -> None:
     assert pair.engine.list_shard() == []
     pair.here.open_elsewhere([entry])
     assert pair.engine.list_shard() == [pair.shard]
-    pair.here.alter_elsewhere(entry, ShardConfig(cleanup=Cleanup.COMPACT, record_size_max=5))
+    pair.set_record_size_max(5)
+    pair.here.alter_elsewhere(entry)
     with pytest.raises(RecordTooLargeError):
         pair.here.write(pair.name, Record(b"too long"))
     other = pair.forwarder.engine_of(THERE, MEMORY)
@@ -241,6 +248,18 @@ def test_shards_are_created_and_altered_by_their_leader(pair: Pair) -> None:
     for ask in (other.list_shard, lambda: other.delete_shard(pair.shard)):
         with pytest.raises(NotSupportedError, match="node 2 itself"):
             ask()
+
+
+def test_an_alteration_that_arrives_after_a_later_one_does_not_undo_it(pair: Pair) -> None:
+    config = ShardConfig(cleanup=Cleanup.COMPACT, record_size_max=5)
+    pair.here.open_elsewhere([pair.here.find(pair.name)])
+    revision = pair.here.cache.revision
+    pair.set_record_size_max(5_000)
+    pair.forwarder.alter_shard(THERE, pair.shard, config, revision)
+    pair.here.write(pair.name, Record(b"not too long"))
+    pair.forwarder.alter_shard(THERE, pair.shard, config, 0)  # of an earlier release
+    with pytest.raises(RecordTooLargeError):
+        pair.here.write(pair.name, Record(b"too long"))
 
 
 def test_a_leader_that_has_not_heard_of_a_shard_is_waited_for(

@@ -259,16 +259,16 @@ class TopicAdmin:
         return topic
 
     def _alter_shards(self, topic: Topic, partitions: Sequence[int]) -> None:
-        config = shard_config(topic.config)
+        """Return when the leaders of the shards use the configuration; see `ShardAlterations` for
+        their other replicas."""
         for partition in partitions:
             entry = self._handler.find(build_storage_name(topic.topic_id, partition))
             if entry.is_open:
-                self._handler.alter_shard(entry.id, topic.config.storage_type, config)
-                continue
+                self._handler.alter_entry(entry)
             try:
-                self._handler.alter_elsewhere(entry, config)
+                self._handler.alter_elsewhere(entry)
             except RetryableError as error:
-                # The node that leads it takes the change over when it starts again.
+                # The node that leads it follows the metadata, or does when it starts again.
                 _log.warning("shard_not_altered", shard=entry.name, reason=str(error))
 
     # Deleting

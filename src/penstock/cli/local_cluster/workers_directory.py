@@ -2,7 +2,7 @@
 
 The ports of worker 1 are those of the settings, worker 2 has them plus 10, and so on. Ports of
 clients follow the settings at every start; internal ports stay, because the cluster knows its
-members by them. The first three workers vote in Raft, all store records.
+members by them. The first three workers vote in Raft, all store records and replicas.
 
 The number of workers may grow from start to start. It shrinks only after the directories of the
 last workers were deleted, which their operator does when they are drained.
@@ -142,6 +142,7 @@ class WorkersDirectory(SupervisedDirectory):
                 for voter in voters
             ),
             "node.roles": "meta" if votes else "[]",
+            "node.meta_listen": "" if votes else ports.internal_address,
             "server.port": ports.storage,
             "server.http_port": ports.http,
             "kafka.port": ports.kafka,

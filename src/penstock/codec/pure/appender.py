@@ -143,10 +143,13 @@ class Appender:
         with self._lock:
             return self._queues.get(handle).shown_offset(self.durable)
 
-    def set_admission(self, handle: int, is_open: bool, is_sync: bool, epoch: int) -> None:
+    def set_admission(
+        self, handle: int, is_open: bool, is_sync: bool, epoch: int, is_following: bool = False
+    ) -> None:
         check_int64("epoch", epoch)
         with self._lock:
-            self._queues.get(handle).admission = Admission(is_open, is_sync, epoch)
+            admission = Admission(is_open, is_sync, epoch, is_following)
+            self._queues.get(handle).admission = admission
 
     def admission(self, handle: int) -> Admission:
         """For `AppendPath`; the native one looks inside."""

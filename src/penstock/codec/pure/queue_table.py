@@ -36,6 +36,8 @@ class Admission(NamedTuple):
     """Its records are shown and acknowledged when they are on the device."""
     epoch: int = 0
     """Leader epoch of the records to come."""
+    is_following: bool = False
+    """Another node decides what it holds: store times are of that node's clock."""
 
 
 class Queue:

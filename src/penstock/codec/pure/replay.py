@@ -129,7 +129,10 @@ class Replay:
         store_ms = facts.record.store_timestamp_ms
         if self._index is not None and hashes:
             self._index.put_all(hashes, position, store_ms)
-        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, store_ms)
+        queue = self._queues.find(facts.topic, facts.record.queue_id)
+        if queue is None or not queue.admission.is_following:
+            # Else they may be copies, with the times of another node's clock.
+            self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, store_ms)
         return REPLAY_DONE
 
     def _dispatch_to_queue(self, facts: Facts, position: int) -> int | Damage:

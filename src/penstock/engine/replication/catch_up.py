@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.engine.replication.counts import ReplicationCounts
+
 BURST_S: Final = 1.0
 """For how long a node that copied nothing may copy what it has saved in one go."""
 RATES_MAX: Final = 64
@@ -40,6 +42,8 @@ class CatchUpThrottle:
         """By rate: all moves with the same one share it, and the node's own."""
         self._delayed: Final[dict[str, int]] = {}
         """Shards that are copied again when their rate allows it."""
+        self._waited_s = 0.0
+        self._counted_at = 0.0
 
     def admits(self, now: float, shard: str, rate: int, size: int) -> bool:
         """Count `size` bytes of a shard that came; return whether more may be copied now. If not,
@@ -48,8 +52,22 @@ class CatchUpThrottle:
             self.spend(now, size, rate)
         if self.may_copy(now, rate):
             return True
+        self._count_wait(now)
         self._delayed[shard] = rate
         return False
+
+    def report(self, now: float, counts: ReplicationCounts) -> None:
+        """Set what metrics show of the throttle."""
+        self._count_wait(now)
+        rates = {self._node_rate, *self._delayed.values()} - {0}
+        counts.throttled_s = self._waited_s
+        counts.throttled_shards = len(self._delayed)
+        counts.catch_up_limit = min(rates, default=0)
+
+    def _count_wait(self, now: float) -> None:
+        if self._delayed:
+            self._waited_s += now - self._counted_at
+        self._counted_at = now
 
     def is_delayed(self, shard: str) -> bool:
         return shard in self._delayed

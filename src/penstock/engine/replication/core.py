@@ -297,6 +297,7 @@ class ReplicaCore:
             if served.parked_at is not None:
                 is_due = now - served.parked_at >= self._options.wait_s
                 self._answer(node, served, is_due=is_due, is_tick=True)
+        self._throttle.report(now, self.counts)
         for shard in self._throttle.due(now):
             self._list_delayed(shard)
         for session in self._fetching.values():
@@ -580,6 +581,7 @@ class ReplicaCore:
         of it have come."""
         assignment = follower.assignment
         is_in_sync = self._node_id in assignment.in_sync
+        self.counts.catch_up_bytes += 0 if is_in_sync else size
         if is_in_sync or self._throttle.admits(now, assignment.shard, assignment.throttle, size):
             session.list_again(assignment.shard)
 

@@ -46,6 +46,11 @@ class Forwarder(Protocol):
         """Have another node create shards that it leads since `revision` of the metadata."""
         ...
 
+    def alter_shard(self, node_id: int, shard: ShardId, config: ShardConfig, revision: int) -> None:
+        """Have another node keep a shard that it leads in another way: as the metadata say at
+        `revision` or later, or as `config` says where it runs an earlier release."""
+        ...
+
     def run_transaction_step(self, node_id: int, step: str) -> str:
         """Have another node do its part of a transaction; the words are those of the front end
         that serves transactions on both sides."""
@@ -104,6 +109,11 @@ class ShardRouting:
     def alter_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
         self.engines.get(storage_type).alter_shard(shard, config)
 
+    def alter_entry(self, entry: ShardEntry) -> None:
+        """Give this node's engine what the metadata say of a shard now."""
+        with self._changing_lock(entry.id):
+            self.engines.get(entry.topic.storage_type).alter_shard(entry.id, entry.topic.config)
+
     def open_elsewhere(self, entries: Iterable[ShardEntry]) -> None:
         """Have the nodes that lead shards create them, where there is a way to those nodes."""
         if self._forwarder is None:
@@ -118,11 +128,13 @@ class ShardRouting:
         for (node, topic_id), partitions in by_node.items():
             self._forwarder.open_shards(node, topic_id, partitions, revision)
 
-    def alter_elsewhere(self, entry: ShardEntry, config: ShardConfig) -> None:
-        """Have the node that leads a shard use `config`, where there is a way to it."""
+    def alter_elsewhere(self, entry: ShardEntry) -> None:
+        """Have the node that leads a shard use what the metadata say, where there is a way to it.
+        Its other replicas follow the metadata by themselves: see `ShardAlterations`."""
         leader = None if entry.meta is None else entry.meta.leader
-        if leader not in {None, self.node_id} and self._forwarder is not None:
-            self._other_node(entry, leader).alter_shard(entry.id, config)
+        if leader is not None and leader != self.node_id and self._forwarder is not None:
+            config, revision = entry.topic.config, self.cache.revision
+            self._forwarder.alter_shard(leader, entry.id, config, revision)
 
     def run_transaction_step(self, node_id: int, step: str) -> str:
         """Have a node do its part of a transaction, this one or another."""

@@ -213,6 +213,8 @@ class StorageCacheManager:
         self.topics: Final[dict[str, TopicEntry]] = {}
         """By topic id."""
         self.revision = 0
+        self.on_altered: Callable[[str], None] = lambda _topic_id: None
+        """Called with a topic whose shards are to be kept in another way; must not wait."""
         self._waiters: Final = CacheWaiters(clock if clock is not None else SystemClock())
 
     def apply(self, update: Update) -> None:
@@ -316,8 +318,11 @@ class StorageCacheManager:
             self.topics[topic.topic_id] = TopicEntry(topic)
             return
         is_altered = known.topic.config.replication != topic.config.replication
-        known.topic = topic
-        known.config = shard_config(topic.config)
+        config = shard_config(topic.config)
+        is_kept_otherwise = known.config != config
+        known.topic, known.config = topic, config
+        if is_kept_otherwise:
+            self.on_altered(topic.topic_id)
         for partition in range(topic.partitions) if is_altered else ():
             entry = self._entry(topic.topic_id, partition)
             if entry is not None:

@@ -14,8 +14,9 @@ from penstock.meta.client_api.metadata_proposer import MetadataGroup
 from penstock.meta.client_api.offset_client import LogOffsetClient, OffsetGroup
 from penstock.meta.client_api.reassignment_client import LogReassignmentClient
 from penstock.meta.client_api.transaction_client import LogTransactionClient
-from penstock.meta.controller.decisions import storage_nodes
+from penstock.meta.controller.decisions import has_internal_port, storage_nodes
 from penstock.meta.state.constants import (
+    DATA_PEERS_ROLE,
     EPOCH_BUMP_ROLE,
     HANDOVER_ROLE,
     PLUGIN_STORAGE_ROLE,
@@ -27,6 +28,7 @@ from penstock.meta.state.metadata.rows import NODES
 from penstock.meta.watch import Watchers
 from penstock.platform.clock import Clock
 
+NO_PORT: Final = "a node without the role `meta` needs node.meta_listen and the cluster's secret"
 _DISK_SHARE: Final = 5
 """A node reports its free space again when it has changed by this part of it."""
 
@@ -65,6 +67,7 @@ class ClusterClient(LogClient):
         HANDOVER_ROLE,
         REASSIGNMENT_ROLE,
         EPOCH_BUMP_ROLE,
+        DATA_PEERS_ROLE,
     )
     _proof = StartProof()
     """Whether this node's logs have what they had at its last end; set before it registers."""
@@ -135,7 +138,7 @@ class ClusterClient(LogClient):
         if len(able) < replication:
             are_online = "is" if len(able) == 1 else "are"
             others = len(storage_nodes(nodes, self._node_id) - able)
-            hint = f"; {others} more without the role `meta` hold no replicas" if others else ""
+            hint = f"; {others} more have no internal port ({NO_PORT})" if others else ""
             raise BadRequestError(
                 f"replication {replication} needs {replication} nodes; {len(able)} {are_online} "
                 f"online{hint}"
@@ -153,15 +156,19 @@ class ClusterClient(LogClient):
             )
 
     def _check_replicas_on(self, nodes: Collection[int]) -> None:
-        unable = sorted(
-            node.node_id
-            for node in NODES.scan(self._reader)
-            if node.node_id in nodes and not node.address
-        )
+        known = list(NODES.scan(self._reader))
+        named = [node for node in known if node.node_id in nodes and not node.address]
+        unable = sorted(node.node_id for node in named if not has_internal_port(node))
         if unable:
             raise BadRequestError(
-                f"node {unable[0]} has no role `meta`, and so no internal port: records are not "
-                "copied to it or from it"
+                f"node {unable[0]} has no internal port, and records are not copied to it or from "
+                f"it: {NO_PORT}"
+            )
+        old = sorted(node.node_id for node in known if DATA_PEERS_ROLE not in node.roles)
+        if named and old:
+            raise BadRequestError(
+                f"node {named[0].node_id} has no role `meta`, and these nodes run an older release "
+                f"that does not copy to it: {', '.join(map(str, old))}; upgrade them"
             )
 
     @property

@@ -1,11 +1,11 @@
 """The controller's rounds: who is gone, and what follows from it.
 
-Every node runs the loop; only the one that leads the group `metadata` decides. Members are watched
-by the `FailureDetector`; one of an older release, which sends no heartbeats to it, is lost when
-Raft has not heard of it for `SILENT_ROUNDS` rounds, and a node outside of the groups when its
-logged heartbeats stay out for `MISSED_HEARTBEAT_ROUNDS`. What is decided is a command like any
-other, and is refused when the world has moved on. Shards are looked at when one of them, or a node,
-changed.
+Every node runs the loop; only the one that leads the group `metadata` decides. Nodes with an
+internal port are watched by the `FailureDetector`; a member of an older release, which sends no
+heartbeats to it, is lost when Raft has not heard of it for `SILENT_ROUNDS` rounds, and a node
+without an internal port when its logged heartbeats stay out for `MISSED_HEARTBEAT_ROUNDS`. What is
+decided is a command like any other, and is refused when the world has moved on. Shards are looked
+at when one of them, or a node, changed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from penstock.meta.controller.decisions import (
     DRAINING,
     OFFLINE,
     ONLINE,
-    can_replicate,
     failovers,
     lost_nodes,
+    replica_nodes,
     short_of_room,
 )
 from penstock.meta.controller.replica_decisions import (
@@ -277,7 +277,7 @@ def decide_placements(
     commands += moves(
         copied,
         {node.node_id for node in nodes},
-        {node.node_id for node in nodes if can_replicate(node)},
+        replica_nodes(nodes),
         draining,
         {name: config.replication for name, config in configs.items()},
         short=short_of_room(nodes),

@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from penstock.meta.state.constants import LOST, RACK
+from penstock.meta.state.constants import DATA_PEERS_ROLE, INTERNAL_LISTENER, LOST, RACK
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Node, Shard
 from penstock.meta.state.offsets.commands import GroupName
@@ -76,10 +76,24 @@ def can_hold_shards(node: Node) -> bool:
     return node.status == ONLINE and STORAGE_LISTENER in node.listeners
 
 
-def can_replicate(node: Node) -> bool:
-    """Return whether a node can have one of several replicas: copies are sent between the internal
-    ports, which nodes without the role `meta` do not have."""
-    return can_hold_shards(node) and bool(node.address)
+def has_internal_port(node: Node) -> bool:
+    """Return whether other nodes can reach the internal port of a node: a member of the Raft groups
+    has one, and another node with `node.meta_listen`."""
+    return bool(node.address) or INTERNAL_LISTENER in node.listeners
+
+
+def replica_nodes(nodes: Iterable[Node]) -> set[int]:
+    """Return the nodes that can have one of several replicas: copies are sent between internal
+    ports. While a node runs a release that does not know the internal ports of nodes without the
+    role `meta`, those have none."""
+    known = list(nodes)
+    are_all_known = all(DATA_PEERS_ROLE in node.roles for node in known)
+    return {
+        node.node_id
+        for node in known
+        if can_hold_shards(node)
+        and (bool(node.address) or (are_all_known and has_internal_port(node)))
+    }
 
 
 def short_of_room(nodes: Iterable[Node]) -> frozenset[int]:
@@ -96,13 +110,12 @@ def storage_nodes(nodes: Iterable[Node], asking: int, replication: int = 1) -> s
 
     A node that does not serve them has no way to the others, either, and keeps its shards.
     """
-    able: set[int] = set()
-    for node in nodes:
-        if node.node_id == asking and STORAGE_LISTENER not in node.listeners:
-            return {asking}
-        if can_replicate(node) if replication > 1 else can_hold_shards(node):
-            able.add(node.node_id)
-    return able or {asking}
+    known = list(nodes)
+    if any(node.node_id == asking and STORAGE_LISTENER not in node.listeners for node in known):
+        return {asking}
+    if replication > 1:
+        return replica_nodes(known) or {asking}
+    return {node.node_id for node in known if can_hold_shards(node)} or {asking}
 
 
 def racks_of(nodes: Iterable[Node]) -> dict[int, str]:

@@ -70,6 +70,9 @@ class FailureDetector:
         self._probe: Final = probe
         self._fence: Final = fence
         self._succeed_leader: Final = succeed_leader
+        self._registered: dict[int, tuple[int, float]] = {}
+        """The broker epoch of each node, and when this node first saw it: a registration is a sign
+        of life, and the first heartbeat follows when the node is connected."""
         self._hints: dict[int, float] = {}
         """Nodes to which a connection ended, and when."""
         self._lock: Final = threading.Lock()
@@ -130,9 +133,11 @@ class FailureDetector:
                     _log.warning("metadata_leader_gone", node=status.leader)
                 self._succeed_leader(status.leader)
             return
+        nodes = self._watched()
+        self._update_registered(nodes)
         lost = [
             node
-            for node in self._watched().values()
+            for node in nodes.values()
             if node.node_id != self._node_id and self._is_lost(node, self._leads_since, refusing)
         ]
         if lost:
@@ -171,9 +176,19 @@ class FailureDetector:
                     self._hints.pop(node, None)
         return refusing
 
+    def _update_registered(self, nodes: Mapping[int, Node]) -> None:
+        known, now = self._registered, self._clock.monotonic()
+        self._registered = {
+            number: known[number]
+            if number in known and known[number][0] == node.epoch
+            else (node.epoch, now)
+            for number, node in nodes.items()
+        }
+
     def _is_lost(self, node: Node, since: float, refusing: set[int]) -> bool:
         if node.status == OFFLINE:
             return False
+        since = max(since, self._registered[node.node_id][1])
         return (
             node.node_id in refusing
             or self._sessions.is_refused(node.node_id, node.epoch)

@@ -578,6 +578,8 @@ class RaftMetaClient(ClusterClient):
         if isinstance(answer, cmd.Applied) and not answer.repeated:
             self._counts.apply(answer.events)
             for event in answer.events:
+                if isinstance(event, NodePut):
+                    self.node.refresh_members()
                 if isinstance(event, NodePut) and event.node.status == OFFLINE:
                     # Groups that it led, other than this one, would wait for their timeouts; and
                     # who leads its shards now asks them for transactions.

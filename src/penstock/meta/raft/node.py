@@ -25,6 +25,7 @@ from penstock.meta.raft.group.status import RaftStatus
 from penstock.meta.raft.members.bootstrap import read_members
 from penstock.meta.raft.multi_raft import MultiRaft
 from penstock.meta.raft.network.credentials import Credentials
+from penstock.meta.raft.network.data_network import DataChannel
 from penstock.meta.raft.network.frames import (
     Beat,
     BeatAnswer,
@@ -32,10 +33,9 @@ from penstock.meta.raft.network.frames import (
     decode_incoming,
     encode_frame,
 )
-from penstock.meta.raft.network.handshake import Opener, cluster_tag
+from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (
-    FRAME_VERSION,
-    PROTOCOL,
+    HEARTBEAT,
     RAFT,
     ChannelName,
     ConnectRequest,
@@ -45,7 +45,15 @@ from penstock.meta.raft.network.messages import (
     Opening,
     PeerStatus,
 )
+from penstock.meta.raft.network.peer_checks import (
+    check_addressee,
+    check_data_channel,
+    data_nodes,
+    network_members,
+    open_connection,
+)
 from penstock.meta.raft.network.transport import Transport
+from penstock.meta.state.metadata.rows import NODES
 from penstock.meta.state.model import Member
 from penstock.meta.state.view import Reader
 from penstock.meta.storage.database import Database
@@ -103,6 +111,10 @@ class RaftNode:
         self._transport: Transport | None = None
         self._is_closing = False
         self._members: list[Member] = []
+        self._data_nodes: dict[int, Member] = {}
+        """Nodes without Raft that have an internal port."""
+        self._are_members_stale = False
+        self._heartbeats: DataChannel | None = None
         self.first_members: list[Member] = []
         """Whom to talk to while no state has come that says so; their lives are not known."""
         self._members_reader: Reader | None = None
@@ -137,6 +149,8 @@ class RaftNode:
 
     def start(self, transport: Transport) -> None:
         self._transport = transport
+        self._heartbeats = transport.data.channel(HEARTBEAT)
+        self._heartbeats.on_receive = self._receive_beat
         self._refresh_members()
         self._multi.lead_alone()
         self._thread.start()
@@ -200,54 +214,27 @@ class RaftNode:
 
     def check_hello(self, hello: ConnectRequest) -> str | None:
         mine = self.identity
-        if hello.cluster != cluster_tag(mine.cluster_id):
-            return f"another cluster is meant; this node belongs to {mine.cluster_id}"
-        if hello.to_node != mine.node_id:
-            return f"node {hello.to_node} is meant; this is node {mine.node_id}"
+        reason = check_addressee(mine, hello)
+        if reason is not None:
+            return reason
         if hello.to_incarnation not in {"", mine.incarnation}:
             return f"an earlier life of node {mine.node_id} is meant; its disk was replaced"
-        if hello.node_id == mine.node_id:
-            return f"this is node {mine.node_id} itself: two nodes have one number"
         known = next((member for member in self._members if member.node_id == hello.node_id), None)
+        if hello.channel != RAFT and hello.node_id in self._data_nodes:
+            known = self._data_nodes[hello.node_id]
         # A newer one joined while this node was away: it will hear of it, perhaps from that one.
-        if known is not None and hello.incarnation < known.incarnation:
+        elif known is not None and hello.incarnation < known.incarnation:
             return (
                 f"another data directory of node {hello.node_id} has taken its place in the "
                 "cluster: stop this node, or delete its DATA/meta and let it join again"
             )
-        return None if hello.channel == RAFT else self._check_data_channel(hello, known)
-
-    def _check_data_channel(self, hello: ConnectRequest, known: Member | None) -> str | None:
-        """Raft tells by itself which messages count; what comes on the other channels counts as
-        that of the node, so that this node must know it."""
-        if known is None or known.incarnation != hello.incarnation:
-            return (
-                f"node {self.identity.node_id} does not know this directory of node "
-                f"{hello.node_id} as a member of the cluster yet"
-            )
-        epoch = self.broker_epoch(hello.node_id)
-        if hello.broker_epoch < max(epoch, 1):
-            return (
-                f"node {hello.node_id} connects with the broker epoch {hello.broker_epoch}; its "
-                f"last registration has {epoch}"
-            )
-        return None
+        if hello.channel == RAFT:
+            return None  # Raft tells by itself which messages count
+        return check_data_channel(mine, hello, known, self.broker_epoch(hello.node_id))
 
     def open_to(self, member: Member, channel: ChannelName = RAFT) -> Opener:
-        mine = self.identity
-        hello = ConnectRequest(
-            PROTOCOL,
-            cluster_tag(mine.cluster_id),
-            mine.node_id,
-            mine.incarnation,
-            member.node_id,
-            member.incarnation,
-            self._credentials.draw_nonce(),
-            channel,
-            self.broker_epoch(mine.node_id),
-            FRAME_VERSION,
-        )
-        return Opener(hello, self._credentials.hello_key)
+        epoch = self.broker_epoch(self.identity.node_id)
+        return open_connection(self._credentials, member, channel, epoch)
 
     def lost_connection(self, node: int) -> None:
         self.on_connection_lost(node)
@@ -270,9 +257,17 @@ class RaftNode:
     def unreachable(self, node: int) -> None:
         self.post(partial(self._multi.report_unreachable, node))
 
+    def _receive_beat(self, sender: int, data: bytes) -> None:
+        """Take the heartbeat of a node without Raft."""
+        frame = decode_incoming(data)
+        if isinstance(frame, Beat):
+            self.on_beat(sender, frame)
+
     def send_beat(self, to: int, frame: Beat | BeatAnswer) -> None:
         """Send a heartbeat, or its answer; any thread may call."""
-        if self._transport is not None:
+        if to in self._data_nodes and self._heartbeats is not None:
+            self._heartbeats.send(to, encode_frame(frame))
+        elif self._transport is not None:
             self._transport.send(to, encode_frame(frame))
 
     def succeed_leader(self, leader: int) -> None:
@@ -325,18 +320,27 @@ class RaftNode:
     def _tick(self) -> None:
         self._ticks += 1
         self._multi.tick()
-        if self._ticks % _MEMBERS_TICKS == 0:
+        if self._are_members_stale or self._ticks % _MEMBERS_TICKS == 0:
             self._refresh_members()
         self.on_tick(self._ticks)
 
     def _refresh_members(self) -> None:
         if self._members_reader is None or self._transport is None:
             return
+        self._are_members_stale = False
         members = read_members(self._members_reader) or self.first_members
-        if members != self._members:
-            self._members = members
-            others = [member for member in members if member.node_id != self.identity.node_id]
-            self._transport.set_members(others)
+        others = data_nodes(NODES.scan(self._members_reader))
+        if members != self._members or others != self._data_nodes:
+            self._members, self._data_nodes = members, others
+            mine = self.identity.node_id
+            self._transport.set_members(
+                [member for member in members if member.node_id != mine],
+                network_members(members, others, mine),
+            )
+
+    def refresh_members(self) -> None:
+        """Read the members again with the next tick; called on the driver's thread."""
+        self._are_members_stale = True
 
     def _refuse_inputs(self) -> None:
         error = self._multi.failure or ClosedError("the meta service is closed")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import grpc
@@ -41,7 +41,9 @@ from penstock.meta.remote.groups import RemoteGroup, RemoteRows
 from penstock.meta.service import SERVICE, MetaService
 from penstock.meta.standalone.log import METADATA
 from penstock.meta.state.answers import Rejected
+from penstock.meta.state.constants import STOPPING
 from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.replication import all_hand_over
 from penstock.meta.state.metadata.rows import NODES, SHARDS
 from penstock.meta.state.offsets import commands as offset_cmd
 from penstock.meta.storage.groups import GroupLog
@@ -56,12 +58,23 @@ _PLACES_KNOWN_S: Final = 1.0
 HEARTBEAT_SECONDS: Final = 0.5
 CHECK_BEATS: Final = 10
 """Heartbeats between two checks of this node's stored registration."""
+_SILENT_STREAM_S: Final = 15.0
+"""A watch without a reply for this time is cancelled: without changes there is one in five."""
 _UNREACHABLE_S: Final = 10.0
 """Time without an answer after which the metadata service counts as unreachable."""
 
 _log: Final = get_logger(__name__)
 
 _events_decoder: Final = Decoder(tuple[events.Event, ...])
+
+
+class _Stream:
+    """The call that delivers a watch, and when it did so last."""
+
+    def __init__(self, address: str, cancel: Callable[[], object]) -> None:
+        self.address: Final = address
+        self.cancel: Final = cancel
+        self.replied_at: float | None = None
 
 
 class RemoteMetaClient(ClusterClient):
@@ -98,6 +111,11 @@ class RemoteMetaClient(ClusterClient):
         self._closing = threading.Event()
         # Its own connection: a call that waits for a node that hangs must not hold up the beats.
         self._heart = MetaConnection(addresses, deadline_s=HEARTBEAT_SECONDS, clock=clock)
+        self._beating_group = RemoteGroup(self._heart, METADATA, 0, Decoder(cmd.Applied).decode)
+        self._wake = threading.Event()
+        self._is_leaving = False
+        self._beat_count = 0
+        self._streams: dict[Watch, _Stream] = {}
         self._beating = threading.Thread(target=self._beat, name="penstock-meta-beat", daemon=True)
         super().__init__(
             RemoteGroup(self.connection, names[0], 0, Decoder(cmd.Applied).decode),
@@ -159,6 +177,7 @@ class RemoteMetaClient(ClusterClient):
 
     def close(self) -> None:
         self._closing.set()
+        self._wake.set()
         self._heart.close()
         if self._beating.is_alive():
             self._beating.join()
@@ -190,9 +209,26 @@ class RemoteMetaClient(ClusterClient):
             )
             return placed
 
+    def can_announce_stop(self) -> bool:
+        return all_hand_over(self._reader)
+
+    def announce_stop(self) -> frozenset[str]:
+        """See `RaftMetaClient.announce_stop`."""
+        self._is_leaving = True
+        self.set_node_status(self._node_id, STOPPING, epoch=self._broker_epoch)
+        return frozenset(
+            shard.name for shard in self.list_shards() if shard.leader == self._node_id
+        )
+
+    def give_up_groups(self, _seconds: float) -> list[str]:
+        """A node without groups leads none."""
+        return []
+
     def leave(self) -> None:
         """Say that this node stops; see `RaftMetaClient.leave`."""
+        self._is_leaving = True
         self._closing.set()
+        self._wake.set()
         self.set_node_status(self._node_id, OFFLINE)
 
     def announce(self, protocol: str, address: str) -> None:
@@ -202,26 +238,39 @@ class RemoteMetaClient(ClusterClient):
         self._register()
 
     def _beat(self) -> None:
-        group = RemoteGroup(self._heart, METADATA, 0, Decoder(cmd.Applied).decode)
-        beat = cmd.Heartbeat(self._node_id, self._nonce)
-        beats = 0
-        while not self._clock.wait(self._closing, HEARTBEAT_SECONDS):
-            beats += 1
-            sent_at = self._lease.sent_at()
+        while not self._closing.is_set():
+            self._clock.wait(self._wake, HEARTBEAT_SECONDS)
+            self._wake.clear()
+            if self._closing.is_set():
+                return
             try:
-                # Without an id: a beat may count twice, and needs no place among the answers.
-                answer = group.propose(encode_checked(cmd.Request(self._clock.now_ms(), beat)))
-                self._last_beat = self._clock.monotonic()
-                if not isinstance(answer, Rejected):
-                    self._lease.grant(sent_at)
-                is_known = not isinstance(answer, Rejected) and self._is_registered
-                if is_known and beats % CHECK_BEATS == 0:
-                    is_known = self._is_known_as_it_is()
-                if not is_known:
-                    self._register()
+                self._maintain()
             except StoreError as error:
                 # No majority, or no way to it: the next beat tries again.
                 _log.debug("heartbeat_failed", reason=str(error))
+
+    def _maintain(self) -> None:
+        """Send a heartbeat; register again when the metadata do not know this node as it is."""
+        sent_at = self._lease.sent_at()
+        is_known = self._send_logged_beat()
+        self._last_beat = self._clock.monotonic()
+        if is_known:
+            self._lease.grant(sent_at)
+        is_known = is_known and self._is_registered
+        self._beat_count += 1
+        if is_known and self._beat_count % CHECK_BEATS == 0:
+            is_known = self._is_known_as_it_is()
+        if not is_known and not self._is_leaving:
+            self._register()
+
+    def _send_logged_beat(self) -> bool:
+        """Send a heartbeat through the log; return whether the metadata know this run."""
+        beat = cmd.Heartbeat(self._node_id, self._nonce)
+        # Without an id: a beat may count twice, and needs no place among the answers.
+        answer = self._beating_group.propose(
+            encode_checked(cmd.Request(self._clock.now_ms(), beat))
+        )
+        return not isinstance(answer, Rejected)
 
     def _is_known_as_it_is(self) -> bool:
         """Check the stored registration: one that timed out may arrive after a newer one."""
@@ -238,9 +287,12 @@ class RemoteMetaClient(ClusterClient):
                     request_serializer=serialize,
                     response_deserializer=pb.WatchReply.FromString,
                 )
-                for reply in call(pb.WatchRequest(after=watch.revision)):
+                replies = call(pb.WatchRequest(after=watch.revision))
+                stream = self._streams[watch] = _Stream(address, replies.cancel)
+                for reply in replies:
                     if self._is_over(watch):
                         return
+                    stream.replied_at = self._clock.monotonic()
                     if reply.revision or reply.is_reset or reply.events:
                         self._deliver(watch, reply, is_first=is_first)
                         is_first = False
@@ -250,6 +302,21 @@ class RemoteMetaClient(ClusterClient):
                 # Gone, or closed meanwhile: the next try goes on where this one ended, elsewhere.
                 self.connection.rotate_from(address)
                 threading.Event().wait(_PAUSE_S)
+
+            finally:
+                self._streams.pop(watch, None)
+
+    def _end_streams_of(self, addresses: Collection[str | None]) -> None:
+        """Have the watches that some nodes serve go on at others: these nodes are gone, and a
+        connection to a stopped process does not end. So do those that are silent for too long."""
+        now = self._clock.monotonic()
+        for stream in list(self._streams.values()):
+            if stream.replied_at is None:
+                stream.replied_at = now
+            if stream.address in addresses or now - stream.replied_at > _SILENT_STREAM_S:
+                stream.cancel()
+        if self.connection.address in addresses:
+            self.connection.rotate_from(self.connection.address)
 
     def _is_over(self, watch: Watch) -> bool:
         return watch.is_closed or self.connection.is_closed

@@ -34,6 +34,12 @@ changes the number of replicas of topics that exist."""
 EPOCH_BUMP_ROLE: Final = "epoch-bump"
 """A role of every node whose release bumps the epoch of a producer at the end of a transaction: as
 long as one node lacks it, none does."""
+DATA_PEERS_ROLE: Final = "data-peers"
+"""A role of every node whose release connects to the internal ports of nodes without the role
+`meta`: as long as one node lacks it, only nodes with that role have one of several replicas."""
+INTERNAL_LISTENER: Final = "internal"
+"""Under this name a node without the role `meta` announces its internal port, among its listeners.
+The members of the Raft groups have theirs in the membership."""
 RACK: Final = "rack"
 """Under this name a node announces, among its listeners, on which rack it is. All releases store
 listeners as they come."""

@@ -19,11 +19,12 @@ import msgspec
 from google.protobuf.message import EncodeError
 from google.protobuf.message import Message as WireMessage
 
-from penstock.engine.contract import StorageEngine
+from penstock.engine.contract import ShardConfig, StorageEngine
 from penstock.errors import BusyError, DeadlineError, NotSupportedError, StoreError
 from penstock.meta import STORAGE_LISTENER, MetadataClient, Update, Watch
 from penstock.meta.events import NodePut, NodeRemoved
 from penstock.platform.clock_guard import ClockStatus
+from penstock.record import ShardId
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2
 from penstock.remote.peers.forward_calls import ForwardCalls
@@ -115,6 +116,11 @@ class ClientConnectionManager:
     ) -> None:
         request = pb.ShardNames(topic_id=topic_id, partitions=partitions, revision=revision)
         self.call(node_id, "Open", request, storage_pb2.Nothing)
+
+    def alter_shard(self, node_id: int, shard: ShardId, config: ShardConfig, revision: int) -> None:
+        text = msgspec.json.encode(config).decode()
+        request = pb.ShardAlteration(shard=shard.name, config=text, revision=revision)
+        self.call(node_id, "Alter", request, storage_pb2.Nothing)
 
     def run_transaction_step(self, node_id: int, step: str) -> str:
         request = pb.TransactionStep(json=step)

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
-import msgspec
-
 from penstock.engine.contract import Acks, Capabilities, ForwardingEngine, ShardConfig, Written
 from penstock.errors import NotSupportedError, StoreError
 from penstock.record import Offset, Producer, Record, ShardId
-from penstock.remote import shards_pb2 as pb
-from penstock.remote import storage_pb2
 from penstock.remote.wire import shard_calls as calls
 from penstock.remote.wire.packed_write import PackedWrite
 from penstock.remote.wire.shard_calls import ShardCall
@@ -79,9 +75,7 @@ class RemoteEngine(ForwardingEngine):
         self.connections.open_shards(self.node_id, shard.topic, [shard.partition], 0)
 
     def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
-        text = msgspec.json.encode(config).decode()
-        request = pb.ShardAlteration(shard=shard.name, config=text)
-        self.connections.call(self.node_id, "Alter", request, storage_pb2.Nothing)
+        self.connections.alter_shard(self.node_id, shard, config, 0)
 
     @property
     def capabilities(self) -> Capabilities:

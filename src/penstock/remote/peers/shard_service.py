@@ -78,12 +78,8 @@ class ShardService:
         return storage_pb2.JsonReply(json=msgspec.json.encode(self._clock.status()).decode())
 
     def open(self, request: pb.ShardNames) -> storage_pb2.Nothing:
+        self._await_revision(request.revision)
         cache = self._drivers.storage_cache
-        if not cache.wait_for_revision(request.revision, KNOWN_WITHIN_S):
-            raise DeadlineError(
-                f"node {self._node_id} knows the metadata up to {cache.revision}, and not "
-                f"up to {request.revision} within {KNOWN_WITHIN_S:g} s"
-            )
         names = [ShardId(request.topic_id, partition).name for partition in request.partitions]
         cache.wait_until_led(names, self._node_id, KNOWN_WITHIN_S)
         for name in names:
@@ -92,11 +88,25 @@ class ShardService:
         return storage_pb2.Nothing()
 
     def alter(self, request: pb.ShardAlteration) -> storage_pb2.Nothing:
+        if request.revision:
+            # Another alteration may have been faster: what the metadata say now counts.
+            self._await_revision(request.revision)
+            handle = self._led(request.shard)
+            handle.driver.alter_entry(handle.entry)
+            return storage_pb2.Nothing()
         handle = self._led(request.shard)
         entry, config = handle.entry, arguments_of(request)["config"]
         assert isinstance(config, ShardConfig)
         handle.driver.alter_shard(entry.id, entry.topic.storage_type, config)
         return storage_pb2.Nothing()
+
+    def _await_revision(self, revision: int) -> None:
+        cache = self._drivers.storage_cache
+        if not cache.wait_for_revision(revision, KNOWN_WITHIN_S):
+            raise DeadlineError(
+                f"node {self._node_id} knows the metadata up to {cache.revision}, and not "
+                f"up to {revision} within {KNOWN_WITHIN_S:g} s"
+            )
 
     def _serve(
         self, call: ServedCall, message: ShardMessage

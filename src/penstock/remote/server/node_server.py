@@ -29,7 +29,7 @@ from penstock.errors import NotSupportedError, RetryableError, SetupError, Store
 from penstock.meta import STORAGE_LISTENER, ClusterNode, PeerNetwork, meta_handlers
 from penstock.node.node import Node
 from penstock.offsets.cluster_manager import ClusterOffsetManager
-from penstock.platform.addresses import bare_host, bracketed, with_port
+from penstock.platform.addresses import ALL_ADDRESSES, bare_host, bracketed, with_port
 from penstock.platform.calls.parked_calls import WaitingCalls
 from penstock.platform.local_disk import LocalDisk
 from penstock.platform.log import get_logger
@@ -53,7 +53,6 @@ GRACE_S: Final = 10.0
 LEAVE_S: Final = 2.0
 FORWARD_THREADS_MAX: Final = 256
 """Threads that serve other nodes over the internal port."""
-_ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
 
 _log: Final = get_logger(__name__)
 
@@ -201,7 +200,7 @@ class Server:
         self.node.groups.send_to_coordinator = self._forwarder.ask_group
         self.node.groups.ask_other_later = self._forwarder.ask_group_later
         host = bare_host(listen.advertised_host or listen.host)
-        if host in _ALL_ADDRESSES:
+        if host in ALL_ADDRESSES:
             host = socket.gethostname()
         address = with_port(host, listen.advertised_port or self.port)
         try:

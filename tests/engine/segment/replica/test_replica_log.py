@@ -7,7 +7,7 @@ import time
 
 import pytest
 from tests.engine.segment.replica.replica_pair import SHARD, Pair, commit_all, copy_all, logs_of
-from tests.engine.segment.rig import Rig, create, fill, record, values
+from tests.engine.segment.rig import Rig, create, everything, fill, record, values
 
 from penstock.engine.replication.log import countable
 from penstock.engine.segment.replica.holes import Hole, decode_hole, encode_hole
@@ -21,7 +21,7 @@ from penstock.errors import (
     ShardSealedError,
     UnknownShardError,
 )
-from penstock.record import Flush, Producer, QueueKind, Record
+from penstock.record import Flush, Producer, QueueKind, Record, ShardId
 
 
 @pytest.fixture
@@ -257,6 +257,35 @@ def test_a_cut_outlasts_the_loss_of_queues_and_states(how: str) -> None:
     for directory in ("consumequeue", "penstock"):
         disk.remove_tree(f"{root}/{directory}")
     assert logs_of(pair.follower.store)[0].end == 4
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "without states", "without a checkpoint"])
+def test_a_wrong_clock_of_the_leader_stays_in_its_shard_after_a_restart(how: str) -> None:
+    pair = Pair()
+    other = ShardId("other", 0)
+    create(pair.follower.store, other)
+    pair.follower.store.append(other, record(0))
+    if how == "kill":
+        pair.follower.store.checkpoint()
+    pair.leader.clock.advance(milliseconds=1_000_000_000)
+    fill(pair.leader.store, SHARD, 3)
+    copy_all(pair)
+    if how == "restart":
+        pair.follower.restart()
+    elif how != "without states":
+        pair.follower.kill()
+    else:
+        pair.follower.abandon()
+        pair.follower.disk.kill()
+        pair.follower.disk.remove_tree(f"{pair.follower.root}/penstock/shards")
+    store = pair.follower.store
+    store.append(other, record(1))
+    now_ms = pair.follower.clock.now_ms()
+    assert [found.store_timestamp_ms for found in everything(store, other)] == [now_ms] * 2
+    ahead_ms = pair.leader.clock.now_ms()
+    for log in logs_of(store):
+        log.set_commit(log.end)
+    assert [found.store_timestamp_ms for found in everything(store, SHARD)] == [ahead_ms] * 3
 
 
 def test_many_cuts_make_no_checkpoint(pair: Pair) -> None:

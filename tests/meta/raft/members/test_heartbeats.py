@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.meta.raft.cluster_in_process import wait_until
 
 from penstock.meta.client_api.broker_lease import LEASE_MS, BrokerLease
 from penstock.meta.raft.members.heartbeats import Heartbeats
@@ -20,17 +21,14 @@ class Node:
         self.lease = BrokerLease(self.clock)
         self.broker_epoch: int | None = 10
         self.epochs: dict[int, int] = {1: 10, 2: 20}
-        self.leader = 1
+        self.targets: tuple[int, ...] = (1,)
         self.sent: list[tuple[int, Beat | BeatAnswer]] = []
         self.confirmations: list[Callable[[bool], None]] = []
         self.registrations = 0
         self.beats = Heartbeats(node_id, self, self.lease, clock=self.clock)
 
-    def metadata_leader(self) -> int:
-        return self.leader
-
-    def takes_beats(self, node_id: int) -> bool:
-        return node_id != 9
+    def beat_targets(self) -> tuple[int, ...]:
+        return self.targets
 
     def epoch_of(self, node_id: int) -> int | None:
         return self.epochs.get(node_id)
@@ -117,3 +115,15 @@ def test_an_answer_to_a_registration_before_grants_nothing(node: Node) -> None:
 def test_a_refused_node_registers_again(node: Node) -> None:
     node.beats.receive(2, BeatAnswer(10, 111, is_granted=False))
     assert node.registrations == 1
+
+
+def test_a_node_that_does_not_know_the_leader_sends_to_all_members() -> None:
+    node = Node(node_id=4)
+    node.targets = (1, 2, 3)
+    node.beats.start()
+    try:
+        wait_until(lambda: len(node.sent) >= 3, "a heartbeat is sent")
+    finally:
+        node.beats.close()
+    assert [to for to, _ in node.sent[:3]] == [1, 2, 3]
+    assert node.sent[0][1] == Beat(10, node.lease.sent_at())

@@ -21,10 +21,11 @@ from penstock.errors import (
     NotSupportedError,
     UnknownTopicError,
 )
-from penstock.meta import LOST, RemoteMetaClient
+from penstock.meta import LOST, Node, RemoteMetaClient
 from penstock.meta.admin import (
     ANY_AGE,
     DRAINING,
+    INTERNAL_LISTENER,
     NODES,
     ONLINE,
     SHARDS,
@@ -87,13 +88,14 @@ def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str
     """Return a line per node; without a known leader, from local state with its age."""
     knows_leader = not reply.groups or reply.groups[0].leader != 0
     rows = RemoteRows(connection, 0, STALENESS_MS if knows_leader else ANY_AGE)
-    states = {node.node_id: node.status for node in NODES.scan(rows)}
+    known = {node.node_id: node for node in NODES.scan(rows)}
+    states = {number: node.status for number, node in known.items()}
     load = load_of(SHARDS.scan(rows)) if states else Load()
     members = {member.node_id: member.address for member in reply.members}
     lines: list[str] = []
     for node in sorted({*members, *states}):
         held, led = load.replicas.get(node, 0), load.leaders.get(node, 0)
-        where = members.get(node, "no metadata replica")
+        where = members.get(node) or _place_of(known[node])
         state = states.get(node, "not registered")
         lines.append(f"node {node}  {where}  {state}, {held} shards, leader of {led}")
     lost = lost_shards(rows) if states else []
@@ -110,6 +112,15 @@ def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str
         age = "of unknown age" if age_ms is None else f"up to {age_ms / 1_000:.1f} s old"
         lines.append(f"this node knows no leader; its information about the nodes is {age}")
     return lines
+
+
+def _place_of(node: Node) -> str:
+    """Return where a node is reached by the others, for an answer that does not list it as a
+    member."""
+    if node.address:
+        return node.address
+    internal = node.listeners.get(INTERNAL_LISTENER)
+    return f"{internal}, no metadata replica" if internal else "no metadata replica"
 
 
 def _remove(connection: MetaConnection, node: int, *, is_forced: bool) -> list[str]:
@@ -169,7 +180,12 @@ def status(server: Server = None) -> None:
         nodes = _nodes(connection, reply)
     print_line(f"cluster {reply.cluster_id}, seen from node {reply.node_id}")
     if not reply.groups:
-        print_line("a standalone node without other members")
+        is_alone = len(nodes) <= 1
+        print_line(
+            "a standalone node without other members"
+            if is_alone
+            else "this node has no metadata replica; ask another one for the Raft groups"
+        )
     for line in (*nodes, *reply.problems):
         print_line(line)
     for group in reply.groups:

@@ -16,7 +16,7 @@ from penstock.cli.quantities import read_size
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.errors import BadRequestError, DeadlineError, RequestError, StoreError
 from penstock.meta import RemoteMetaClient, ReplicaMove, Shard, Topic
-from penstock.meta.admin import can_replicate, plan_balance, plan_to, short_of_room
+from penstock.meta.admin import plan_balance, plan_to, replica_nodes, short_of_room
 from penstock.node.connect_store import check_addresses
 from penstock.platform.clock import SystemClock
 from penstock.record import ShardId
@@ -135,7 +135,7 @@ def _plan(
     throttle: int,
 ) -> list[ReplicaMove]:
     nodes = client.list_nodes()
-    able = [node.node_id for node in nodes if can_replicate(node)]
+    able = sorted(replica_nodes(nodes))
     if to is not None and remove is not None:
         raise BadRequestError("name --to or --remove, not both")
     if remove is not None and remove not in {node.node_id for node in nodes}:
@@ -144,7 +144,7 @@ def _plan(
     missing = [node for node in targets if node not in able]
     if missing:
         raise BadRequestError(
-            f"node {missing[0]} is not online, stores no records, or has no role `meta`"
+            f"node {missing[0]} is not online, stores no records, or has no internal port"
         )
     make = plan_balance if to is None and remove is None else plan_to
     moves = make(_shards(client, topics), targets, short_of_room(nodes))

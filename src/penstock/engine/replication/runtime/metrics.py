@@ -24,9 +24,31 @@ OTHER: Final = "other"
 _COUNTERS: Final = (
     ("copied_bytes", "penstock_replica_copied_bytes", "bytes of records copied from leaders"),
     ("copied_records", "penstock_replica_copied_records", "records copied from leaders"),
+    (
+        "catch_up_bytes",
+        "penstock_replica_catch_up_bytes",
+        "bytes copied of shards of which this node was not in sync: what limits apply to",
+    ),
+    (
+        "throttled_s",
+        "penstock_replica_throttled_seconds",
+        "time for which the limit of copying held at least one shard back",
+    ),
     ("elections", "penstock_replica_elections", "times this node began to lead a shard"),
     ("shrinks", "penstock_in_sync_shrinks", "replicas that left in-sync sets led here"),
     ("expands", "penstock_in_sync_expands", "replicas that joined in-sync sets led here"),
+)
+_THROTTLE: Final = (
+    (
+        "throttled_shards",
+        "penstock_replica_throttled_shards",
+        "shards that the limit of copying holds back now",
+    ),
+    (
+        "catch_up_limit",
+        "penstock_replica_catch_up_limit_bytes",
+        "smallest limit of copying that counts now, in bytes per second; 0: none",
+    ),
 )
 _GAUGES: Final = (
     ("under_replicated", "shards led here with fewer replicas in sync than they have"),
@@ -68,6 +90,10 @@ class ReplicationMetrics(Collector):
             counter = CounterMetricFamily(name, meaning)
             counter.add_metric([], getattr(counts, field))
             yield counter
+        for field, name, meaning in _THROTTLE:
+            limit = GaugeMetricFamily(name, meaning)
+            limit.add_metric([], getattr(counts, field))
+            yield limit
         states = [self._state(entry) for entry in self._cache.entries() if entry.is_replicated]
         for name, meaning in _GAUGES:
             gauge = GaugeMetricFamily(f"penstock_shards_{name}", meaning)

@@ -127,7 +127,9 @@ class ShardLog:
         self.is_following = state.is_replicated and not self.is_led
         taking = not (state.sealed or state.dropped or self.epoch_is_new or self.is_following)
         sync = self.flush is Flush.SYNC
-        self.log.appender.set_admission(self.handle, taking, sync, state.leader_epoch)
+        self.log.appender.set_admission(
+            self.handle, taking, sync, state.leader_epoch, self.is_following
+        )
 
     @property
     def epoch(self) -> int:

@@ -85,6 +85,8 @@ def recover(parts: StoreParts, progress: Progress | None) -> None:
     if not bounded and (report.records_scanned or damaged or stale):
         report.rebuilt.append("all queues, indexes and states")
     _add_shards_without_records(parts, states)
+    if not bounded:
+        _limit_store_times(parts)
     _end_log(parts, end, unclean=unclean)
     if report.damaged:
         ends = {
@@ -101,6 +103,15 @@ def recover(parts: StoreParts, progress: Progress | None) -> None:
     log.attach(end)
     report.seconds = parts.clock.monotonic() - started
     _write_down(parts, unclean=unclean, bounded=bounded)
+
+
+def _limit_store_times(parts: StoreParts) -> None:
+    """A replay of the whole log meets copies of other nodes' records before it knows that their
+    shards are replicated: where there are some, times ahead of this node's clock do not count."""
+    appender, now_ms = parts.log.appender, parts.clock.now_ms()
+    has_copies = any(shard.state.is_replicated for shard in parts.table)
+    if has_copies and appender.last_store_timestamp_ms > now_ms:
+        appender.last_store_timestamp_ms = now_ms
 
 
 def _drop_gone(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:

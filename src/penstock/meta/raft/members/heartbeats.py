@@ -1,8 +1,9 @@
-"""Heartbeats between the members of the groups, and the lease that they carry.
+"""Heartbeats of the nodes, and the lease that they carry.
 
-Each member sends a heartbeat to the leader of the group `metadata` every `BEAT_MS`; the leader
-answers after a majority has confirmed, since the heartbeat came, that it leads. They are not
-logged. An answer grants the lease of `penstock.meta.client_api.broker_lease`.
+Each node sends a heartbeat to the leader of the group `metadata` every `BEAT_MS`; one without Raft,
+which does not know the leader, to all members of the groups. The leader answers after a majority
+has confirmed, since the heartbeat came, that it leads. They are not logged. An answer grants the
+lease of `penstock.meta.client_api.broker_lease`.
 
     member   every 250 ms: Beat ──▶  leader   note it; confirm the lead with a majority
     member   lease, from the moment at which it sent ◀── BeatAnswer
@@ -13,7 +14,7 @@ The thread that sends does nothing else: a slow disk or a busy event loop does n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from penstock.meta.client_api.broker_lease import BEAT_MS, BrokerLease
@@ -27,12 +28,9 @@ class BeatingNode(Protocol):
     @property
     def broker_epoch(self) -> int | None: ...
 
-    def metadata_leader(self) -> int:
-        """Return who leads the metadata as far as this node knows; 0: no node."""
-        ...
-
-    def takes_beats(self, node_id: int) -> bool:
-        """Return whether a node runs a release that knows heartbeats."""
+    def beat_targets(self) -> Collection[int]:
+        """Return the nodes of which one leads the metadata, as far as this node knows, and which
+        run a release that knows heartbeats. Only the leader answers."""
         ...
 
     def epoch_of(self, node_id: int) -> int | None:
@@ -96,14 +94,15 @@ class Heartbeats:
             self._wake.clear()
 
     def _beat(self) -> None:
-        epoch, leader = self._node.broker_epoch, self._node.metadata_leader()
-        if epoch is None or not leader:
+        epoch = self._node.broker_epoch
+        if epoch is None:
             return
-        beat = Beat(epoch, self._lease.sent_at())
-        if leader == self._node_id:
-            self.receive(self._node_id, beat)
-        elif self._node.takes_beats(leader):
-            self._node.send_beat(leader, beat)
+        for target in self._node.beat_targets():
+            beat = Beat(epoch, self._lease.sent_at())
+            if target == self._node_id:
+                self.receive(self._node_id, beat)
+            else:
+                self._node.send_beat(target, beat)
 
     def receive(self, sender: int, frame: Beat | BeatAnswer) -> None:
         """Take what another member sent, on the network's thread."""

@@ -13,7 +13,7 @@ from penstock.meta.raft.group.group_handle import GroupHandle
 from penstock.meta.raft.members.heartbeats import Heartbeats
 from penstock.meta.raft.network.frames import Beat, BeatAnswer
 from penstock.meta.raft.node import RaftNode
-from penstock.meta.state.constants import OFFLINE, REPLICATION_ROLE
+from penstock.meta.state.constants import INTERNAL_LISTENER, OFFLINE, REPLICATION_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import NODES
 from penstock.meta.state.model import Node
@@ -60,13 +60,14 @@ class Liveness:
         self.beats.close()
 
     def watched(self) -> dict[int, Node]:
-        """Return the members that send heartbeats here while this node leads."""
+        """Return the nodes that send heartbeats here while this node leads."""
         configuration = self._metadata.configuration
         members = {*configuration.voters, *configuration.learners}
         return {
             node.node_id: node
             for node in NODES.scan(self._metadata.local)
-            if node.node_id in members and REPLICATION_ROLE in node.roles
+            if (node.node_id in members and REPLICATION_ROLE in node.roles)
+            or INTERNAL_LISTENER in node.listeners
         }
 
     # What the heartbeats ask
@@ -75,12 +76,12 @@ class Liveness:
     def broker_epoch(self) -> int | None:
         return self._broker_epoch()
 
-    def metadata_leader(self) -> int:
-        return self._metadata.group.seen_leader
-
-    def takes_beats(self, node_id: int) -> bool:
-        known = NODES.get(self._metadata.local, node_id)
-        return known is not None and REPLICATION_ROLE in known.roles
+    def beat_targets(self) -> tuple[int, ...]:
+        leader = self._metadata.group.seen_leader
+        if not leader or leader == self._node.identity.node_id:
+            return (leader,) if leader else ()
+        known = NODES.get(self._metadata.local, leader)
+        return (leader,) if known is not None and REPLICATION_ROLE in known.roles else ()
 
     def epoch_of(self, node_id: int) -> int | None:
         known = NODES.get(self._metadata.local, node_id)

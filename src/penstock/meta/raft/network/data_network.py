@@ -85,6 +85,11 @@ class DataChannel:
         link = self._links.get(node)
         return link is not None and link.is_connected and node in self._incoming
 
+    def reached_at(self, node: int) -> tuple[str, int] | None:
+        """Return where a node was reached last, as numbers. Any thread may ask."""
+        link = self._links.get(node)
+        return None if link is None else link.address
+
     def pause(self, node: int) -> None:
         self._network.run_on_loop(partial(self._pause, node))
 
@@ -261,6 +266,14 @@ class DataNetwork:
 
     def traffic(self) -> dict[str, ChannelTraffic]:
         return {name: channel.traffic for name, channel in list(self._channels.items())}
+
+    def reached_at(self, node: int) -> tuple[str, int] | None:
+        """Return where a node was reached last on any channel, as numbers. Any thread may ask."""
+        for channel in list(self._channels.values()):
+            address = channel.reached_at(node)
+            if address is not None:
+                return address
+        return None
 
     def refusal(self, hello: ConnectRequest) -> str | None:
         """Return why a connection for this channel is not accepted, or None. Any thread."""

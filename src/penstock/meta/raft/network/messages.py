@@ -37,10 +37,12 @@ from penstock.errors import BadRequestError
 from penstock.platform.layout import Field, Layout
 
 PROTOCOL: Final = 2
-ChannelName = Literal["raft", "replicate", "forward"]
-DataChannelName = Literal["replicate", "forward"]
-CHANNELS: Final[tuple[ChannelName, ...]] = ("raft", "replicate", "forward")
+ChannelName = Literal["raft", "replicate", "forward", "heartbeat"]
+DataChannelName = Literal["replicate", "forward", "heartbeat"]
+CHANNELS: Final[tuple[ChannelName, ...]] = ("raft", "replicate", "forward", "heartbeat")
 RAFT: Final = "raft"
+HEARTBEAT: Final = "heartbeat"
+"""Heartbeats of nodes without Raft, and the answers to them."""
 FRAME_VERSION: Final = 2
 FRAME_SIZE_MAX: Final = 8 << 20
 DATA_FRAME_SIZE_MAX: Final = 32 << 20

@@ -68,6 +68,8 @@ class PeerLink:
         self._limit = 0
         """Of `_size`; 0 without a connection."""
         self._connection: Outgoing | None = None
+        self.address: tuple[str, int] | None = None
+        """Where the node was reached last, as numbers."""
         self._task: Final = loop.create_task(
             keep_connected(member, self._connect, pause_max=_PAUSE_SECONDS_MAX)
         )
@@ -137,6 +139,7 @@ class PeerLink:
 
     def _welcome(self) -> None:
         assert self._connection is not None, "it is the connection that says so"
+        self.address = self._connection.address
         with self._lock:
             self._direct = self._connection.copy_socket()
             self._limit = BUFFERED_MAX

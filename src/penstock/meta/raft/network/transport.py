@@ -42,6 +42,7 @@ from penstock.meta.raft.network.outgoing import (
 from penstock.meta.raft.network.peer_problems import PeerProblems
 from penstock.meta.raft.network.traffic import ChannelTraffic
 from penstock.meta.state.model import Member
+from penstock.platform.addresses import bare_host
 from penstock.platform.clock import SystemClock
 from penstock.platform.log import get_logger
 
@@ -117,10 +118,13 @@ class Transport:
         self._server = await self.loop.create_server(lambda: Incoming(self), host, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def set_members(self, members: list[Member]) -> None:
-        """Set the other members; connect again to those whose address or incarnation changed."""
+    def set_members(
+        self, members: list[Member], data_members: Sequence[Member] | None = None
+    ) -> None:
+        """Set the other members; connect again to those whose address or incarnation changed.
+        `data_members` are those of the data channels, if they are others than those of Raft."""
         if not self.is_closed:
-            self.data.set_members(members)
+            self.data.set_members(members if data_members is None else data_members)
             self.loop.call_soon_threadsafe(self._set_members, members)
 
     def _set_members(self, members: list[Member]) -> None:
@@ -206,10 +210,12 @@ class Transport:
         """Return whether the internal port of a member can be reached; blocks for `PROBE_SECONDS`
         at most when the node was connected before. Any thread but the network's may call."""
         peer = self._peers.get(node)
-        if peer is None:
+        member = self.data.members.get(node) if peer is None else peer.member
+        if member is None:
             return "silent"
-        host, _, port = peer.member.address.rpartition(":")
-        address = peer.address or (host, int(port))
+        host, _, port = member.address.rpartition(":")
+        reached = self.data.reached_at(node) if peer is None else peer.address
+        address = reached or (bare_host(host), int(port))
         try:
             socket.create_connection(address, timeout=PROBE_SECONDS).close()
         except ConnectionRefusedError:
