@@ -50,7 +50,12 @@ def test_a_store_is_opened_by_async_with_by_await_and_by_run(tmp_path: Path) -> 
 
 def test_a_connection_is_entered_by_async_with(tmp_path: Path) -> None:
     settings = merge_settings(
-        SERVE, {"server": {"port": 0, "http_port": 0}, "kafka": {"enabled": False}}
+        SERVE,
+        {
+            "server": {"port": 0, "http_port": 0},
+            "kafka": {"enabled": False},
+            "broker": {"commit_log_file_size": 16 << 20},
+        },
     )
 
     async def enter(address: str) -> list[str]:

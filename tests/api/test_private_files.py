@@ -62,7 +62,7 @@ def test_an_embedded_store_makes_private_files_and_leaves_the_umask_alone(tmp_pa
 def test_a_server_makes_nothing_that_others_can_read(tmp_path: Path) -> None:
     data = tmp_path / "data"
     options = ["--data", str(data), "--port", "0", "--http-port", "0"]
-    options += ["--set", "kafka.enabled=false"]
+    options += ["--set", "kafka.enabled=false", "--set", f"broker.commit_log_file_size={16 << 20}"]
     process = subprocess.Popen(
         [sys.executable, "-c", "from penstock.cli import main; main()", "serve", *options],
         stdout=subprocess.PIPE,

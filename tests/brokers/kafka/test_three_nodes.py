@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 WAIT_S = 120.0
 NODES = (1, 2, 3)
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()", "serve"]
+SMALL = ("--set", f"broker.commit_log_file_size={16 << 20}")
 EACH = 40
 PARTITIONS = 3
 
@@ -52,6 +53,7 @@ class Cluster:
                     *(*COMMAND, "--data", str(self._directory / str(node))),
                     *("--port", self._ports[node], "--http-port", "0", "--kafka-port", port),
                     *("--set", f"node.id={node}", "--set", f"node.peers={json.dumps(self._peers)}"),
+                    *SMALL,
                 ],
                 stdout=log,
                 stderr=log,

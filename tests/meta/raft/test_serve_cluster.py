@@ -46,6 +46,7 @@ class Servers:
             "node.peers": json.dumps(self.peers),
             "node.secret": "the secret of all servers",
             "kafka.enabled": "false",
+            "broker.commit_log_file_size": 16 << 20,
             "server.http_port": 0,
             "engine.compact_interval_ms": 1_000,
             "engine.upkeep_interval_ms": 500,

@@ -103,7 +103,9 @@ def check_orders(store: penstock.Store, count: int) -> None:
 
 
 def restore(url: str, data: Path) -> dict[str, object]:
-    command = ["tier", "restore", url, "--data", str(data), "--json"]
+    config = data.with_suffix(".toml")
+    config.write_text(f"[broker]\ncommit_log_file_size = {SMALL['broker__commit_log_file_size']}\n")
+    command = ["tier", "restore", url, "--data", str(data), "--config", str(config), "--json"]
     result = CliRunner().invoke(build(), command)
     assert result.exit_code == 0, result.exception
     found: dict[str, object] = json.loads(result.stdout)
