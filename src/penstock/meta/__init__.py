@@ -17,7 +17,7 @@ protects all other modules. A name is loaded with its first use.
 
 from typing import TYPE_CHECKING
 
-from penstock.meta.lazy_exports import lazy_exports
+from penstock.platform.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from penstock.meta.client import (

@@ -9,8 +9,9 @@ A name is loaded with its first use. Importing this package opens and starts not
 use it without a node.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from penstock.platform.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from penstock.tiered.build import NodeDirectory, build_node_engine
@@ -36,33 +37,29 @@ if TYPE_CHECKING:
     from penstock.tiered.upload.committed_log import without_aborted
     from penstock.tiered.upload.dispatcher import sync_deleted, upload_shard
 
-_MODULES: Final = {
-    "ATTACHING": "catalog.directory_tiers",
-    "CHUNK_SIZE": "config",
-    "TIER_DIRECTORY": "catalog.directory_tiers",
-    "TIER_URL": "catalog.directory_tiers",
-    "ChunkEntry": "chunk.chunk",
-    "CompositeFlatFile": "composite_flat_file",
-    "FetchSettings": "read.fetcher",
-    "Footer": "chunk.chunk",
-    "LeaseLostError": "chunk.shard_manifest",
-    "Manifest": "chunk.manifest",
-    "NodeDirectory": "build",
-    "RocketMqTier": "rocketmq.tier",
-    "TierConfig": "config",
-    "TierLimits": "maintenance.upkeep",
-    "TierMetrics": "metrics",
-    "TieredSegmentEngine": "engine",
-    "TopicTier": "catalog.directory_tiers",
-    "build_node_engine": "build",
-    "find_tiers": "catalog.directory_tiers",
-    "own_tier_url": "catalog.directory_tiers",
-    "parse_manifest_key": "object_names",
-    "sync_deleted": "upload.dispatcher",
-    "topic_prefix": "object_names",
-    "upload_shard": "upload.dispatcher",
-    "without_aborted": "upload.committed_log",
-}
+else:  # otherwise a misspelt name would pass the type checker
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "build": "NodeDirectory build_node_engine",
+            "catalog.directory_tiers": (
+                "ATTACHING TIER_DIRECTORY TIER_URL TopicTier find_tiers own_tier_url"
+            ),
+            "chunk.chunk": "ChunkEntry Footer",
+            "chunk.manifest": "Manifest",
+            "chunk.shard_manifest": "LeaseLostError",
+            "composite_flat_file": "CompositeFlatFile",
+            "config": "CHUNK_SIZE TierConfig",
+            "engine": "TieredSegmentEngine",
+            "maintenance.upkeep": "TierLimits",
+            "metrics": "TierMetrics",
+            "object_names": "parse_manifest_key topic_prefix",
+            "read.fetcher": "FetchSettings",
+            "rocketmq.tier": "RocketMqTier",
+            "upload.committed_log": "without_aborted",
+            "upload.dispatcher": "sync_deleted upload_shard",
+        },
+    )
 
 __all__ = [
     "ATTACHING",
@@ -91,13 +88,3 @@ __all__ = [
     "upload_shard",
     "without_aborted",
 ]
-
-if not TYPE_CHECKING:  # else a misspelt name would pass the type checker
-
-    def __getattr__(name: str) -> object:
-        module = _MODULES.get(name)
-        if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{module}"), name)
-        globals()[name] = value
-        return value

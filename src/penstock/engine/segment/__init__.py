@@ -8,8 +8,9 @@ protects the modules below. A name is loaded with its first use, so that a progr
 of them does not load the others.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from penstock.platform.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from penstock.engine.segment.bounds import Bounds
@@ -32,30 +33,26 @@ if TYPE_CHECKING:
     from penstock.engine.segment.settings import FileSizes, SegmentSettings
     from penstock.engine.segment.store import SegmentStore
 
-_MODULES: Final = {
-    "RECORD_OVERHEAD_MAX": "engine",
-    "Bounds": "bounds",
-    "FileSizes": "settings",
-    "Query": "read.key_reader",
-    "RecoveryReport": "recovery.report",
-    "RetentionPolicy": "retention",
-    "SegmentEngine": "engine",
-    "SegmentSettings": "settings",
-    "SegmentStore": "store",
-    "ShardState": "queue.shard_state",
-    "ReadOnlyShard": "readonly.readonly_shard",
-    "ReadOnlyStore": "readonly.readonly_store",
-    "UnitsRead": "read.unreadable",
-    "find_unreadable": "read.unreadable",
-    "first_record": "readonly.readonly_shard",
-    "first_unit_at": "readonly.readonly_shard",
-    "holds_store": "recovery.store_sizes",
-    "inner_count": "read.key_reader",
-    "opening_errors": "log.disk_errors",
-    "split_raw_range": "read.key_reader",
-    "transaction_records_in": "read.transaction_records",
-    "unreadable": "read.unreadable",
-}
+else:  # otherwise a misspelt name would pass the type checker
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "bounds": "Bounds",
+            "engine": "RECORD_OVERHEAD_MAX SegmentEngine",
+            "log.disk_errors": "opening_errors",
+            "queue.shard_state": "ShardState",
+            "read.key_reader": "Query inner_count split_raw_range",
+            "read.transaction_records": "transaction_records_in",
+            "read.unreadable": "UnitsRead find_unreadable unreadable",
+            "readonly.readonly_shard": "ReadOnlyShard first_record first_unit_at",
+            "readonly.readonly_store": "ReadOnlyStore",
+            "recovery.report": "RecoveryReport",
+            "recovery.store_sizes": "holds_store",
+            "retention": "RetentionPolicy",
+            "settings": "FileSizes SegmentSettings",
+            "store": "SegmentStore",
+        },
+    )
 
 __all__ = [
     "RECORD_OVERHEAD_MAX",
@@ -82,13 +79,3 @@ __all__ = [
     "transaction_records_in",
     "unreadable",
 ]
-
-if not TYPE_CHECKING:  # else a misspelt name would pass the type checker
-
-    def __getattr__(name: str) -> object:
-        module = _MODULES.get(name)
-        if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{module}"), name)
-        globals()[name] = value
-        return value

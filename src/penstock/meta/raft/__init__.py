@@ -16,7 +16,7 @@ Other packages import from here; a name is loaded with its first use.
 
 from typing import TYPE_CHECKING
 
-from penstock.meta.lazy_exports import lazy_exports
+from penstock.platform.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from penstock.meta.raft.client import RaftMetaClient
