@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from penstock import meta
-from penstock.meta import raft
 
 LISTED = """
 import sys
 import penstock.meta.raft
 print(*(name for name in sys.modules if name.startswith("penstock.")))
 """
-
-
-@pytest.mark.parametrize("package", [meta, raft])
-def test_every_exported_name_is_the_one_that_the_type_checker_sees(package: ModuleType) -> None:
-    source = ast.parse(Path(package.__file__ or "").read_text("utf-8"))
-    typed = {
-        alias.name: node.module
-        for node in ast.walk(source)
-        if isinstance(node, ast.ImportFrom) and node.module != "penstock.platform.lazy_exports"
-        for alias in node.names
-    }
-    del typed["TYPE_CHECKING"]
-    assert set(typed) == set(package.__all__)
-    for name, module in typed.items():
-        assert module is not None
-        __import__(module)
-        assert getattr(package, name) is getattr(sys.modules[module], name)
 
 
 def test_a_name_that_is_not_exported_is_an_attribute_error() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -18,21 +17,6 @@ assert not any(name.startswith("penstock.tiered") for name in sys.modules)
 penstock.open(sys.argv[1], broker__commit_log_file_size=16 << 20).close()
 print(*sys.modules)
 """
-
-
-def test_every_exported_name_is_the_one_that_the_type_checker_sees() -> None:
-    source = ast.parse(Path(tiered.__file__ or "").read_text("utf-8"))
-    typed = {
-        alias.name: node.module
-        for node in ast.walk(source)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(tiered.__name__)
-        for alias in node.names
-    }
-    assert set(typed) == set(tiered.__all__)
-    for name, module in typed.items():
-        assert module is not None
-        __import__(module)
-        assert getattr(tiered, name) is getattr(sys.modules[module], name)
 
 
 def test_a_name_that_is_not_exported_is_an_attribute_error() -> None:

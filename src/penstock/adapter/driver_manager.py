@@ -54,7 +54,7 @@ from penstock.errors import NotLeaderError, PartialWriteError, StoreError
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.routing import GroupRouter
 from penstock.meta import DEFAULT_NAMESPACE
-from penstock.offsets.manager import OffsetManager
+from penstock.offsets import OffsetManager
 from penstock.platform.calls.blocking_pool import BlockingPool
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from penstock.engine.handler import StorageEngineHandler
 from penstock.errors import StoreError
-from penstock.offsets.manager import OffsetManager
+from penstock.offsets import OffsetManager
 from penstock.record import ShardId
 
 GROUPS_MAX: Final = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.engine.routing.shard_routing import Forwarder
-from penstock.offsets.cluster_manager import OffsetPeers
+from penstock.offsets import OffsetPeers
 
 
 class NodeLinks(Forwarder, OffsetPeers, Protocol):

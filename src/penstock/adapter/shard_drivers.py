@@ -14,7 +14,7 @@ from penstock.adapter.shard_handle import ShardHandle
 from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import StorageCacheManager
-from penstock.engine.transactions.stable_offsets import StableOffsets
+from penstock.engine.transactions import StableOffsets
 from penstock.meta import Topic
 
 

@@ -9,7 +9,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
-from penstock.adapter.locations import Message
+from penstock.adapter import Message
 from penstock.aio.thread_pool import CallExecutor
 from penstock.api import Consumer
 from penstock.api.consumer import PAGE

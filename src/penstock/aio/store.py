@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from penstock.adapter.topics.options import TopicOptions
+from penstock.adapter.topics import TopicOptions
 from penstock.aio.consumer import AsyncConsumer
 from penstock.aio.pooled import Pooled, in_pool
 from penstock.aio.thread_pool import CallExecutor

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from penstock.adapter.locations import Message
+from penstock.adapter import Message
 from penstock.aio.pooled import Pooled, in_pool
 from penstock.aio.thread_pool import CallExecutor
 from penstock.aio.write_coalescing import WriteCoalescer, can_coalesce

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 from weakref import WeakSet
 
-from penstock.adapter.topics.options import TopicOptions
+from penstock.adapter.topics import TopicOptions
 from penstock.api.backend import Backend
 from penstock.api.consumer import Consumer, ConsumerArguments, as_options
 from penstock.api.requests.groups import DeleteGroup, DescribeGroup, ListGroups, ResetOffsets

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeGuard, Unpack
 
-from penstock.adapter.locations import Message
+from penstock.adapter import Message
 from penstock.adapter.requests import (
     Compact,
     DeleteBefore,
@@ -26,7 +26,7 @@ from penstock.adapter.requests import (
     ReadByKey,
     ReadByTag,
 )
-from penstock.adapter.topics.options import AlterOptions
+from penstock.adapter.topics import AlterOptions
 from penstock.api.backend import Backend
 from penstock.api.long_poll import wait_for_records
 from penstock.api.requests.topics import (

@@ -9,7 +9,7 @@ from typing import Final
 from penstock.api import Store
 from penstock.api.validation import as_seconds, check_name
 from penstock.errors import BadRequestError
-from penstock.remote.client.backend import DEADLINE_S, RemoteBackend
+from penstock.remote.client import DEADLINE_S, RemoteBackend
 
 __all__ = ["connect"]
 

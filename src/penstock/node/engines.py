@@ -20,7 +20,7 @@ from penstock.engine.rocksdb import (
     RocksDBStorageEngine,
 )
 from penstock.engine.segment import SegmentEngine, SegmentStore, holds_store, opening_errors
-from penstock.engine.transactions.stable_offsets import StableOffsets
+from penstock.engine.transactions import StableOffsets
 from penstock.meta import STORAGE_ALIASES, MetaClient
 from penstock.node.component_settings import segment_settings, tier_config, tier_limits
 from penstock.node.directory import NodeDirectory, draw_id

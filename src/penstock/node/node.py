@@ -21,15 +21,9 @@ from typing import Final, Self, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from penstock.adapter.driver_manager import StorageDriverManager
+from penstock.adapter import GroupLagMetrics, NodeLinks, PeerMetrics, StorageDriverManager
 from penstock.adapter.engine_adapter import DriverList
-from penstock.adapter.lag_metrics import GroupLagMetrics
-from penstock.adapter.node_links import NodeLinks
-from penstock.adapter.peer_metrics import PeerMetrics
-from penstock.adapter.topics.admin import TopicAdmin
-from penstock.adapter.topics.cache import BrokerCacheManager
-from penstock.adapter.topics.offsets import TopicOffsets
-from penstock.adapter.topics.routes import TopicRoutes
+from penstock.adapter.topics import BrokerCacheManager, TopicAdmin, TopicOffsets, TopicRoutes
 from penstock.engine.engine_identity import (
     reconcile_engines,
 )
@@ -45,7 +39,7 @@ from penstock.engine.routing.shard_metrics import ShardMetrics
 from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.routing.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.segment import SegmentEngine, opening_errors
-from penstock.engine.transactions.stable_offsets import StableOffsets
+from penstock.engine.transactions import StableOffsets
 from penstock.errors import DeadlineError, RetryableError, StaleWriteError
 from penstock.groups.coordinator import GroupCoordinator, build_groups
 from penstock.meta import (
@@ -64,9 +58,7 @@ from penstock.node.engines import DURABLE_ENGINES, MEMORY, SEGMENT, EngineOpener
 from penstock.node.handover import Handover
 from penstock.node.open_meta import open_meta
 from penstock.node.start_proof import StartFiles, lacks_records
-from penstock.offsets.cluster_manager import OffsetPeers
-from penstock.offsets.manager import OffsetManager
-from penstock.offsets.open import open_offsets
+from penstock.offsets import OffsetManager, OffsetPeers, open_offsets
 from penstock.platform.calls.blocking_pool import BlockingPool
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.clock_guard import CLOCK_FILE, ClockStatus, GuardedClock

@@ -13,8 +13,7 @@ from penstock.node.directory import NodeDirectory
 from penstock.node.start_proof import StartFiles
 from penstock.platform.addresses import ALL_ADDRESSES, bare_host
 from penstock.platform.clock import Clock
-from penstock.settings import NodeSettings, Settings
-from penstock.settings.secret_file import read_secrets
+from penstock.settings import NodeSettings, Settings, read_secrets
 
 if TYPE_CHECKING:
     from penstock.meta import DataListen, RemoteMetaClient

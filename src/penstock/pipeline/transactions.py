@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.engine.segment import ReadOnlyStore
-from penstock.engine.transactions.stable_offsets import Ranges, StableOffsets
+from penstock.engine.transactions import Ranges, StableOffsets
 from penstock.pipeline.store.node_directory import meta_of
 from penstock.record import ShardId
 

@@ -1,6 +1,8 @@
 """All settings in one typed tree (`tree`), merged from file, environment and flags (`loading`)."""
 
 from penstock.settings.loading import load_settings, merge_settings
+from penstock.settings.redaction import redact, redact_setting
+from penstock.settings.secret_file import read_secrets
 from penstock.settings.server_sections import (
     KafkaSettings,
     LogSettings,
@@ -32,4 +34,7 @@ __all__ = [
     "keeps_default_sizes",
     "load_settings",
     "merge_settings",
+    "read_secrets",
+    "redact",
+    "redact_setting",
 ]

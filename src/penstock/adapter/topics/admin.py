@@ -46,7 +46,7 @@ from penstock.meta import (
     abandoned_shards,
     is_plugin_storage,
 )
-from penstock.offsets.manager import OffsetManager
+from penstock.offsets import OffsetManager
 from penstock.platform.log import get_logger
 from penstock.record import ShardId
 

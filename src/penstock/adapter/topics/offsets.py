@@ -8,8 +8,7 @@ from typing import Final
 from penstock.adapter.topics.routes import TopicRoutes
 from penstock.errors import TopicReplacedError
 from penstock.meta import DEFAULT_NAMESPACE
-from penstock.offsets.manager import OffsetManager
-from penstock.offsets.strategy import OffsetCommit
+from penstock.offsets import OffsetCommit, OffsetManager
 from penstock.record import Offset, ShardId
 
 TopicPartition = tuple[str, int]

@@ -35,7 +35,7 @@ from types import TracebackType
 from typing import Final, Self
 from weakref import finalize
 
-from penstock.adapter.locations import Message
+from penstock.adapter import Message
 from penstock.api.backend import Backend, TopicPartition
 from penstock.api.consumer.group_membership import SETTLE_S, Membership, Pending
 from penstock.api.consumer.options import (

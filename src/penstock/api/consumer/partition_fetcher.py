@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Event
 from typing import Final
 
-from penstock.adapter.locations import Message
+from penstock.adapter import Message
 from penstock.api.backend import Backend, TopicPartition
 from penstock.api.consumer.partition_errors import OF_PARTITION, PartitionErrors
 from penstock.api.consumer.partition_positions import PartitionPositions

@@ -1,2 +1,7 @@
-"""Operations of a store that are not about records, each defined once as a request: administration
-of topics, consumer groups, the node. Those on records are in `penstock.adapter.requests`."""
+"""Operations of a store that are not about records, each defined once as a request.
+
+`topics` has the administration of topics, `groups` the consumer groups, `node` the node. Operations
+on records are in `penstock.adapter.requests`.
+"""
+
+__all__ = ["groups", "node", "topics"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.adapter.driver_manager import StorageDriverManager
-from penstock.adapter.group_lag import lag_of
+from penstock.adapter import StorageDriverManager, lag_of
 from penstock.adapter.requests import NamespaceRequest, R_co, StoreRequest
 from penstock.api.live_groups import LiveGroups
 from penstock.api.topic_info import GroupInfo

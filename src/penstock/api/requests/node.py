@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from penstock.adapter.driver_manager import StorageDriverManager
+from penstock.adapter import StorageDriverManager
 from penstock.adapter.requests import R_co, StoreRequest
 from penstock.meta import MetaClient
 from penstock.platform.clock_guard import ClockStatus, GuardedClock

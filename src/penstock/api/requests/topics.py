@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.adapter.driver_manager import StorageDriverManager
+from penstock.adapter import StorageDriverManager
 from penstock.adapter.requests import StoreRequest, TopicRequest
 from penstock.api.topic_info import PartitionInfo, TopicInfo
 from penstock.engine.contract import ShardInfo

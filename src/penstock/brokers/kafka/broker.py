@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from penstock.adapter.driver_manager import StorageDriverManager
-from penstock.adapter.topics.admin import TopicAdmin
+from penstock.adapter import StorageDriverManager
+from penstock.adapter.topics import TopicAdmin
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.fetch.conversion_cache import ConversionCache
 from penstock.brokers.kafka.metrics import KafkaMetrics
@@ -21,7 +21,7 @@ from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.engine.contract import ShardInfo
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta import DEFAULT_NAMESPACE, GroupCoordinators, MetaClient, Topic
-from penstock.offsets.manager import OffsetManager
+from penstock.offsets import OffsetManager
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 from penstock.settings import KafkaSettings, Settings

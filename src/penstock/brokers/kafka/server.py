@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from prometheus_client import CollectorRegistry
 
-from penstock.adapter.driver_manager import StorageDriverManager
+from penstock.adapter import StorageDriverManager
 from penstock.brokers.kafka.apis import register_all, serve_data
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.dispatch import Dispatcher

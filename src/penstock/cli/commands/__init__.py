@@ -1,1 +1,4 @@
-"""The commands of `penstock`, one module or folder each."""
+"""The commands of `penstock`, one module or folder each.
+
+Internal to `penstock.cli`.
+"""

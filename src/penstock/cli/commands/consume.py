@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 from msgspec import Struct
 
-from penstock.adapter.locations import Message
+from penstock.adapter import Message
 from penstock.api import Consumer, Store, Topic, TopicInfo
 from penstock.cli.arguments import AsJson, TopicName, read_key, read_offset, read_time
 from penstock.cli.output import json_bytes, print_json

@@ -8,8 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.api import Store
-from penstock.api.topic_info import GroupInfo
+from penstock.api import GroupInfo, Store
 from penstock.cli.arguments import AsJson, TopicName, confirm, read_ago, read_offset, read_time
 from penstock.cli.output import print_json, print_line, print_table, time_text
 from penstock.cli.target import Data, Namespace, Server, open_target

@@ -21,8 +21,7 @@ from penstock.platform.addresses import with_port
 from penstock.platform.log import configure_program, get_logger
 from penstock.platform.service_manager import READY, STOPPING, notify
 from penstock.remote.server.node_server import Server
-from penstock.settings import Settings, load_settings
-from penstock.settings.redaction import redact_setting
+from penstock.settings import Settings, load_settings, redact_setting
 
 _log: Final = get_logger(__name__)
 _SIGNAL_WAIT_S: Final = 0.5

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from penstock.adapter.topics.tiering_options import TIERING, shown_policy
-from penstock.api.topic_info import TopicInfo
+from penstock.adapter.topics import TIERING, shown_policy
+from penstock.api import TopicInfo
 from penstock.cli.arguments import AsJson, NewTopicName, TopicName
 from penstock.cli.output import (
     Cell,
@@ -23,7 +23,7 @@ from penstock.cli.quantities import read_duration_ms, read_size
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError
 from penstock.meta import TieringPolicy
-from penstock.settings.redaction import redact
+from penstock.settings import redact
 
 app: Final = typer.Typer(
     help="Create, list, describe, alter and delete topics.", no_args_is_help=True

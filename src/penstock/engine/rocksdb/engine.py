@@ -40,9 +40,7 @@ from penstock.engine.rocksdb.shard import RocksDBShard
 from penstock.engine.row_replica import RowEngine
 from penstock.errors import StoreError
 from penstock.platform.clock import Clock
-from penstock.platform.rocksdb.changes import Changes
-from penstock.platform.rocksdb.database import Database
-from penstock.platform.rocksdb.settings import DatabaseSettings
+from penstock.platform.rocksdb import Changes, Database, DatabaseSettings
 from penstock.record import Flush, Offset, ShardId
 
 if TYPE_CHECKING:

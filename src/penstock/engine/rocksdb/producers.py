@@ -20,8 +20,7 @@ from penstock.engine.producer_table import (
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of
 from penstock.engine.rocksdb.rows import decode_writes, encode_writes
 from penstock.engine.row_replica import LoggedWrite
-from penstock.platform.rocksdb.changes import Changes
-from penstock.platform.rocksdb.family import Family
+from penstock.platform.rocksdb import Changes, Family
 from penstock.record import Producer
 
 

@@ -43,7 +43,7 @@ from penstock.engine.row_replica import (
     Update,
 )
 from penstock.errors import CorruptionError, RetryableError
-from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Changes
+from penstock.platform.rocksdb import CHANGES_SIZE_MAX, Changes
 from penstock.record import Producer
 
 _OF_RECORDS: Final = (b"A", b"B", b"K", b"P", b"R", b"T", b"W", b"X")

@@ -29,7 +29,7 @@ from penstock.engine.rocksdb.rows import End, encode_end
 from penstock.engine.rocksdb.stored_shard import SWEEP_RECORDS
 from penstock.engine.row_replica import LoggedWrite, Removed, check_write_size
 from penstock.errors import RetryableError, ShardSealedError
-from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Changes
+from penstock.platform.rocksdb import CHANGES_SIZE_MAX, Changes
 from penstock.record import Offset, Producer, Record, StoredRecord
 
 

@@ -29,8 +29,7 @@ from penstock.engine.rocksdb.rows import (
     TRANSACTED_ROW,
     End,
 )
-from penstock.platform.rocksdb.changes import Changes
-from penstock.platform.rocksdb.family import Family
+from penstock.platform.rocksdb import Changes, Family
 from penstock.record import Record, StoredRecord
 
 BLOCK_BITS: Final = 10

@@ -18,9 +18,7 @@ from penstock.engine.rocksdb.rows import End, ShardRow, decode_end, encode_end, 
 from penstock.engine.rocksdb.shard_rows import ShardRows
 from penstock.engine.row_replica import Announce, Removed, RowShard
 from penstock.platform.clock import Clock
-from penstock.platform.rocksdb.changes import Changes
-from penstock.platform.rocksdb.database import Database
-from penstock.platform.rocksdb.family import Family
+from penstock.platform.rocksdb import Changes, Database, Family
 from penstock.record import Flush, ShardId
 
 OFFSETS_END: Final = (1 << 64) - 1

@@ -74,6 +74,7 @@ __all__ = [
     "first_unit_at",
     "holds_store",
     "inner_count",
+    "inspect",
     "opening_errors",
     "split_raw_range",
     "transaction_records_in",

@@ -1,1 +1,4 @@
-"""The controller: placement of leaders, failover, decommissioning."""
+"""The controller: placement of leaders, failover, decommissioning.
+
+Internal to `penstock.meta`.
+"""

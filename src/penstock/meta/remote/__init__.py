@@ -1,1 +1,4 @@
-"""The meta service over gRPC, for nodes and tools outside of the groups."""
+"""The meta service over gRPC, for nodes and tools outside of the groups.
+
+Internal to `penstock.meta`.
+"""

@@ -2,4 +2,6 @@
 
 No clock, no random, no I/O: time comes in the command, identifiers too. `metadata` holds topics,
 shards, segments, nodes, leases and counters; `offset` holds consumers' offsets.
+
+Internal to `penstock.meta`.
 """

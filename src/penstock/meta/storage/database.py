@@ -20,10 +20,8 @@ from msgspec.structs import replace
 
 from penstock.platform.clock import Clock
 from penstock.platform.disk import Disk
-from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Batch
-from penstock.platform.rocksdb.database import ROOM_CHECKED_EVERY
-from penstock.platform.rocksdb.database import Database as SharedDatabase
-from penstock.platform.rocksdb.settings import DatabaseSettings
+from penstock.platform.rocksdb import CHANGES_SIZE_MAX, ROOM_CHECKED_EVERY, Batch, DatabaseSettings
+from penstock.platform.rocksdb import Database as SharedDatabase
 
 __all__ = ["BATCH_SIZE_MAX", "ROOM_CHECKED_EVERY", "Batch", "Database", "RocksDatabase", "Row"]
 

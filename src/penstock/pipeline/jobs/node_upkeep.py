@@ -21,8 +21,8 @@ from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
 from penstock.pipeline.read.endpoint import connect
 
 if TYPE_CHECKING:
-    from penstock.api.topic_info import TopicInfo
-    from penstock.remote.client.backend import RemoteBackend
+    from penstock.api import TopicInfo
+    from penstock.remote.client import RemoteBackend
 
 
 def is_node(path: str) -> bool:

@@ -1,1 +1,4 @@
-"""Options of Spark's reader, writer and tables: names, types, defaults, pushed filters."""
+"""Options of Spark's reader, writer and tables: names, types, defaults, pushed filters.
+
+Internal to `penstock.pipeline`.
+"""

@@ -1,1 +1,4 @@
-"""Reads into Spark: sources, planning of tasks, reading in executors, stream offsets."""
+"""Reads into Spark: sources, planning of tasks, reading in executors, stream offsets.
+
+Internal to `penstock.pipeline`.
+"""

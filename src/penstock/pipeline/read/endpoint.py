@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import BadRequestError, SetupError
 
 if TYPE_CHECKING:
-    from penstock.remote.client.backend import RemoteBackend
+    from penstock.remote.client import RemoteBackend
 
 DEADLINE_S: Final = 60.0
 """Longer than a program's: what a task loses by a short one is the whole task."""
@@ -28,7 +28,7 @@ def connect(address: str) -> RemoteBackend:
     """Connect to `penstock serve`; raise `DeadlineError` without an answer."""
     if find_spec("grpc") is None:
         raise SetupError("reading from a running node needs grpcio: pip install 'penstock[spark]'")
-    from penstock.remote.client.backend import RemoteBackend
+    from penstock.remote.client import RemoteBackend
 
     backend = RemoteBackend(check_address(address), deadline_s=DEADLINE_S)
     backend.check_connection()

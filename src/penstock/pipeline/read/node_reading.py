@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.pipeline.read.reading import Counts, Scan
-    from penstock.remote.client.backend import RemoteBackend
+    from penstock.remote.client import RemoteBackend
 
 
 RECORDS_PER_PAGE: Final = 4096

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.adapter.requests import OffsetsAt
+from penstock.api import PartitionInfo
 from penstock.api.requests.topics import DescribeTopic, ListTopics
-from penstock.api.topic_info import PartitionInfo
 from penstock.errors import UnknownTopicError
 from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
 from penstock.engine.segment import ReadOnlyShard, ReadOnlyStore, first_record, first_unit_at
-from penstock.engine.transactions.stable_offsets import Ranges
+from penstock.engine.transactions import Ranges
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.ranges import ShardRange
 from penstock.pipeline.read.task_planning import limit_rows, pack, rows_of, task_count

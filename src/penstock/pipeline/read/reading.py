@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from penstock.codec.format import TIME_BLOCK
 from penstock.engine.segment import Query, ReadOnlyStore
-from penstock.engine.transactions.stable_offsets import Ranges
+from penstock.engine.transactions import Ranges
 from penstock.errors import CorruptionError
 from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.options.filters import Filters

@@ -1,1 +1,4 @@
-"""Spark sessions: Java, the master, Python workers, what executors need."""
+"""Spark sessions: Java, the master, Python workers, what executors need.
+
+Internal to `penstock.pipeline`.
+"""

@@ -8,7 +8,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from penstock.engine.segment import Bounds, ReadOnlyStore, ShardState
-from penstock.engine.transactions.stable_offsets import Ranges
+from penstock.engine.transactions import Ranges
 from penstock.pipeline.store.node_directory import directory_ids, find_store
 from penstock.pipeline.store.node_tiers import Tiers
 from penstock.pipeline.transactions import Transactions

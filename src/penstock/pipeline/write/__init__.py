@@ -1,1 +1,4 @@
-"""Writes from Spark: staging, the commit protocol, targets."""
+"""Writes from Spark: staging, the commit protocol, targets.
+
+Internal to `penstock.pipeline`.
+"""

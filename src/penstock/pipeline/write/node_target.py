@@ -23,7 +23,7 @@ from penstock.record import Producer
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.remote.client.backend import RemoteBackend
+    from penstock.remote.client import RemoteBackend
 
 
 class NodeTarget:

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 import grpc
 from google.protobuf.message import Message as WireMessage
 
-from penstock.api.backend import TopicPartition
+from penstock.api import TopicPartition
 from penstock.api.requests.node import Request
 from penstock.api.validation import check_name
 from penstock.codec.validation import INT64_MAX, check_limit, check_offset, check_producer

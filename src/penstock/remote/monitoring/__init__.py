@@ -1,1 +1,4 @@
-"""The HTTP port: metrics, health, liveness and readiness."""
+"""The HTTP port: metrics, health, liveness and readiness.
+
+Internal to `penstock.remote`.
+"""

@@ -15,8 +15,7 @@ import grpc
 import msgspec
 from google.protobuf.message import Message as WireMessage
 
-from penstock.adapter.shard_drivers import ShardDrivers
-from penstock.adapter.shard_handle import ShardHandle
+from penstock.adapter import ShardDrivers, ShardHandle
 from penstock.engine.contract import ShardConfig
 from penstock.engine.replication.runtime.shard_replica import ReplicaPosition
 from penstock.errors import DeadlineError, NotLeaderError, NotSupportedError, UnknownShardError

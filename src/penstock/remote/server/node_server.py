@@ -28,7 +28,7 @@ from penstock.codec.select import native_only
 from penstock.errors import NotSupportedError, RetryableError, SetupError, StoreError
 from penstock.meta import STORAGE_LISTENER, ClusterNode, PeerNetwork, meta_handlers
 from penstock.node.node import Node
-from penstock.offsets.cluster_manager import ClusterOffsetManager
+from penstock.offsets import ClusterOffsetManager
 from penstock.platform.addresses import ALL_ADDRESSES, bare_host, bracketed, with_port
 from penstock.platform.calls.parked_calls import WaitingCalls
 from penstock.platform.local_disk import LocalDisk

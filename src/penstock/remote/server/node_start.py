@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from penstock.adapter.node_links import NodeLinks
+from penstock.adapter import NodeLinks
 from penstock.errors import DiskFullError, RetryableError
 from penstock.meta.raft import StartEvent, StartWait
 from penstock.node.node import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from penstock.adapter.record_watch import RecordWatch
-from penstock.api.backend import Backend, TopicPartition
+from penstock.adapter import RecordWatch
+from penstock.api import Backend, TopicPartition
 from penstock.groups.routing import PendingReply, Question
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.record import Offset

@@ -19,7 +19,7 @@ from typing import Final, cast
 from google.protobuf.message import Message as WireMessage
 from msgspec.structs import replace
 
-from penstock.adapter.record_watch import RecordWatch
+from penstock.adapter import RecordWatch
 from penstock.adapter.requests import TopicRequest
 from penstock.api.requests.groups import JoinGroup, SyncGroup
 from penstock.api.requests.node import Request

@@ -1,2 +1,5 @@
 """Requests, results, records and errors as messages of `storage.proto` and `shards.proto`; used by
-both sides."""
+both sides.
+
+Internal to `penstock.remote`.
+"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.api.topic_info import GroupInfo, GroupMember
+from penstock.api import GroupInfo, GroupMember
 from penstock.groups.codes import GroupCode
 from penstock.groups.model import Caller, Join, Joined, JoinedMember, Sync, Synced
 from penstock.record import Offset

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.adapter.locations import Locations, Message
-from penstock.api.topic_info import TopicInfo
+from penstock.adapter import Locations, Message
+from penstock.api import TopicInfo
 from penstock.codec.validation import check_record
 from penstock.errors import BadRequestError
 from penstock.record import Location, Offset, Producer, Record, StoredRecord

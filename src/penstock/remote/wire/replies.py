@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from penstock.adapter.locations import Message
+from penstock.adapter import Message
 from penstock.adapter.requests import ReadByKey, TopicRequest
+from penstock.api import GroupInfo, PartitionInfo, TopicInfo
 from penstock.api.requests.groups import CommittedOffsets
-from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.engine.contract import Compacted
 from penstock.groups.codes import GroupCode
 from penstock.groups.model import Joined, Synced

@@ -1,1 +1,4 @@
-"""Chunks and manifests: what a tier's objects hold."""
+"""Chunks and manifests: what a tier's objects hold.
+
+Internal to `penstock.tiered`.
+"""

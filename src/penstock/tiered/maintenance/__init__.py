@@ -1,1 +1,4 @@
-"""Maintenance of a tier: retention, compaction, scrubbing, damage, repair."""
+"""Maintenance of a tier: retention, compaction, scrubbing, damage, repair.
+
+Internal to `penstock.tiered`.
+"""

@@ -17,7 +17,7 @@ from penstock.codec.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted
 from penstock.engine.segment import SegmentStore
-from penstock.engine.transactions.stable_offsets import Ranges, is_within
+from penstock.engine.transactions import Ranges, is_within
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.log import get_logger
 from penstock.record import QueueKind, StoredRecord

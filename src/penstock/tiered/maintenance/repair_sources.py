@@ -16,7 +16,7 @@ from penstock.codec.format import PRE_BLANK, QUEUE_UNIT, RECORD_HEAD, Damage, Ra
 from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
 from penstock.engine.segment import ReadOnlyStore, split_raw_range
-from penstock.engine.transactions.stable_offsets import StableOffsets
+from penstock.engine.transactions import StableOffsets
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.meta.offline import read_transactions
 from penstock.record import QueueKind, ShardId

@@ -19,7 +19,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from penstock.errors import StoreError, TierSetupError
-from penstock.settings.redaction import redact
+from penstock.settings import redact
 from penstock.tiered.providers.contract import (
     Blocks,
     ObjectBytes,

@@ -1,1 +1,4 @@
-"""Reads from a tier: fetching, caches, streams of chunks."""
+"""Reads from a tier: fetching, caches, streams of chunks.
+
+Internal to `penstock.tiered`.
+"""

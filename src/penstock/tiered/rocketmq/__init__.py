@@ -1,1 +1,4 @@
-"""RocketMQ's tiered layout and classes: flat files, file segments, metadata store."""
+"""RocketMQ's tiered layout and classes: flat files, file segments, metadata store.
+
+Internal to `penstock.tiered`.
+"""

@@ -1,1 +1,4 @@
-"""Uploads: the dispatcher, the committed part of the log, chunks as they are built."""
+"""Uploads: the dispatcher, the committed part of the log, chunks as they are built.
+
+Internal to `penstock.tiered`.
+"""

@@ -19,8 +19,7 @@ from penstock.codec.format import RawRecord
 from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
 from penstock.engine.segment import Bounds, ShardState, split_raw_range
-from penstock.engine.transactions.aborted_offsets import BatchReader
-from penstock.engine.transactions.stable_offsets import Ranges, StableOffsets, is_within
+from penstock.engine.transactions import BatchReader, Ranges, StableOffsets, is_within
 from penstock.record import Offset, ShardId
 
 _ATTRIBUTES: Final = slice(21, 23)

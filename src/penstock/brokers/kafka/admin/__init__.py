@@ -1,1 +1,4 @@
-"""Administration APIs: topics, partitions, records, configurations."""
+"""Administration APIs: topics, partitions, records, configurations.
+
+Internal to `penstock.brokers.kafka`.
+"""

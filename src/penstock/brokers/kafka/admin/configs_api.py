@@ -27,8 +27,7 @@ from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta import UNLIMITED, Topic, TopicConfig
 from penstock.platform.addresses import with_port
-from penstock.settings import Settings
-from penstock.settings.redaction import redact_setting
+from penstock.settings import Settings, redact_setting
 
 THROTTLES: Final = frozenset(
     {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.adapter.topics.options import build_config
+from penstock.adapter.topics import build_config
 from penstock.brokers.kafka.admin.configs_api import ConfigsApi
 from penstock.brokers.kafka.admin.replicas_api import ReplicasApi
 from penstock.brokers.kafka.admin.topics_api import TopicsApi

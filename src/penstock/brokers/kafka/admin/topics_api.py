@@ -10,7 +10,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from penstock.adapter.topics.admin import NewTopicRequest
+from penstock.adapter.topics import NewTopicRequest
 from penstock.brokers.kafka.admin.configs_api import topic_entries
 from penstock.brokers.kafka.admin.replica_assignments import added_replicas, assigned_replicas
 from penstock.brokers.kafka.admin.responses import RejectedError, rejected, requested_configs

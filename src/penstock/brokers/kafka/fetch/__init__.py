@@ -1,1 +1,4 @@
-"""Fetch requests: sessions, delayed responses, conversion of records to batches."""
+"""Fetch requests: sessions, delayed responses, conversion of records to batches.
+
+Internal to `penstock.brokers.kafka`.
+"""

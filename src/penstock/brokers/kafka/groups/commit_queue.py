@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.errors import BusyError, StoreError
-from penstock.offsets.strategy import GroupCommit
+from penstock.offsets import GroupCommit
 
 WAITING_MAX: Final = 20_000
 TOGETHER_MAX: Final = 1_000

@@ -20,7 +20,7 @@ from penstock.errors import StoreError, UnknownGroupError
 from penstock.groups.model import GroupState
 from penstock.groups.subscriptions import subscribed_topics
 from penstock.meta import METADATA_SIZE_MAX, CommittedOffset
-from penstock.offsets.strategy import GroupCommit, OffsetCommit
+from penstock.offsets import GroupCommit, OffsetCommit
 from penstock.record import Offset, ShardId
 
 NO_OFFSET: Final = -1

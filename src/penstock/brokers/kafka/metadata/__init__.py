@@ -1,1 +1,4 @@
-"""Metadata APIs: nodes, topics, partitions, offsets, log directories."""
+"""Metadata APIs: nodes, topics, partitions, offsets, log directories.
+
+Internal to `penstock.brokers.kafka`.
+"""

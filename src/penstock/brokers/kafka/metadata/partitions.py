@@ -13,8 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from penstock.adapter.driver_manager import StorageDriverManager
-from penstock.adapter.shard_handle import ShardHandle
+from penstock.adapter import ShardHandle, StorageDriverManager
 from penstock.brokers.kafka.admin.topic_settings import settings_of
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.meta import Topic

@@ -1,1 +1,4 @@
-"""Sockets of Kafka clients: connections, receive buffers, send queues."""
+"""Sockets of Kafka clients: connections, receive buffers, send queues.
+
+Internal to `penstock.brokers.kafka`.
+"""

@@ -1,1 +1,4 @@
-"""Produce requests: validation of batches, decompression limits, appends."""
+"""Produce requests: validation of batches, decompression limits, appends.
+
+Internal to `penstock.brokers.kafka`.
+"""

@@ -1,1 +1,4 @@
-"""Transactions: coordinator and participants, completion, and the stable offsets of shards."""
+"""Transactions: coordinator and participants, completion, and the stable offsets of shards.
+
+Internal to `penstock.brokers.kafka`.
+"""

@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from msgspec import Struct
 
 from penstock.brokers.kafka.transactions.interface import AbortedTransaction
-from penstock.engine.transactions.stable_offsets import StableOffsets
+from penstock.engine.transactions import StableOffsets
 from penstock.errors import BusyError, TransactionRefusedError
 from penstock.meta import AbortedRange
 

@@ -27,7 +27,7 @@ from penstock.errors import (
     UnknownShardError,
 )
 from penstock.meta import AbortedRange, TransactionClient, TransactionState
-from penstock.offsets.strategy import OffsetCommit
+from penstock.offsets import OffsetCommit
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
 

@@ -1,1 +1,4 @@
-"""Kafka's protocol in bytes: message schemas, record batches, cursors."""
+"""Kafka's protocol in bytes: message schemas, record batches, cursors.
+
+Internal to `penstock.brokers.kafka`.
+"""

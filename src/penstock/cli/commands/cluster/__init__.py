@@ -5,4 +5,6 @@
     up         a cluster of several processes on this machine
 
 `app` has the other commands, and registers these.
+
+Internal to `penstock.cli`.
 """

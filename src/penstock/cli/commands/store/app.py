@@ -26,7 +26,7 @@ from penstock.cli.exit_codes import DAMAGED
 from penstock.cli.output import progress_bar, step_progress
 from penstock.engine.segment import ReadOnlyStore, SegmentSettings, inspect
 from penstock.errors import BadRequestError, UnreadableContentError
-from penstock.pipeline.store.node_directory import StoreDirectory, find_store, store_root
+from penstock.pipeline.store import StoreDirectory, find_store, store_root
 
 LIMIT: Final = 100
 

@@ -1,1 +1,4 @@
-"""`penstock tier`: the commands in `app`, what they print in `output`."""
+"""`penstock tier`: the commands in `app`, what they print in `output`.
+
+Internal to `penstock.cli`.
+"""

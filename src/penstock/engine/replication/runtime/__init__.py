@@ -6,4 +6,8 @@
     peer_channel   how replicas reach each other
 
 `proposals`, `syncs` and `takeovers` do slow work on threads of their own (`batch_worker`).
+A node starts `replicator` with its `metrics` and `proposals`, the storage API reports positions of
+`shard_replica`; the other modules are internal to `penstock.engine.replication`.
 """
+
+__all__ = ["metrics", "proposals", "replicator", "shard_replica"]

@@ -1,1 +1,4 @@
-"""From the log to queues and indexes: the thread that dispatches new records."""
+"""From the log to queues and indexes: the thread that dispatches new records.
+
+Internal to `penstock.engine.segment`.
+"""

@@ -1,1 +1,4 @@
-"""The CommitLog: its files, the write manager, and what happens when the disk fails."""
+"""The CommitLog: its files, the write manager, and what happens when the disk fails.
+
+Internal to `penstock.engine.segment`.
+"""

@@ -1,1 +1,4 @@
-"""The ConsumeQueue of each shard: entries, epochs, the time index, saved shard states."""
+"""The ConsumeQueue of each shard: entries, epochs, the time index, saved shard states.
+
+Internal to `penstock.engine.segment`.
+"""

@@ -1,1 +1,4 @@
-"""Reads of records by offset, key and time, one or many, decoded or as raw ranges."""
+"""Reads of records by offset, key and time, one or many, decoded or as raw ranges.
+
+Internal to `penstock.engine.segment`.
+"""

@@ -1,1 +1,4 @@
-"""A store that another process writes, or that is closed, opened for reading only."""
+"""A store that another process writes, or that is closed, opened for reading only.
+
+Internal to `penstock.engine.segment`.
+"""

@@ -1,1 +1,4 @@
-"""Start after a stop or a crash: checkpoints, checks of the log's tail, rebuilds."""
+"""Start after a stop or a crash: checkpoints, checks of the log's tail, rebuilds.
+
+Internal to `penstock.engine.segment`.
+"""

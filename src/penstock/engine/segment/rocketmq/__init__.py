@@ -1,1 +1,4 @@
-"""RocketMQ's own configuration files: topics, properties, JSON."""
+"""RocketMQ's own configuration files: topics, properties, JSON.
+
+Internal to `penstock.engine.segment`.
+"""

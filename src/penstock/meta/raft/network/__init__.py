@@ -1,1 +1,4 @@
-"""The internal port: frames, the handshake, connections to the other nodes."""
+"""The internal port: frames, the handshake, connections to the other nodes.
+
+Internal to `penstock.meta`.
+"""

@@ -1,1 +1,4 @@
-"""The metadata state machine: topics, shards, segments, nodes, data loss."""
+"""The metadata state machine: topics, shards, segments, nodes, data loss.
+
+Internal to `penstock.meta`.
+"""

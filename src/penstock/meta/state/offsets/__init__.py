@@ -1,1 +1,4 @@
-"""The state machine of consumer groups and their offsets."""
+"""The state machine of consumer groups and their offsets.
+
+Internal to `penstock.meta`.
+"""

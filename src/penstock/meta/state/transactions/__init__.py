@@ -1,1 +1,4 @@
-"""The state machine of transactions."""
+"""The state machine of transactions.
+
+Internal to `penstock.meta`.
+"""

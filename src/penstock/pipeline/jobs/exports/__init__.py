@@ -1,1 +1,4 @@
-"""`penstock pipeline export`: topics to Parquet, Delta and Iceberg."""
+"""`penstock pipeline export`: topics to Parquet, Delta and Iceberg.
+
+Internal to `penstock.pipeline.jobs`.
+"""

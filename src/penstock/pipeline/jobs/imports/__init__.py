@@ -1,1 +1,4 @@
-"""`penstock pipeline import`: files and Kafka topics into a store."""
+"""`penstock pipeline import`: files and Kafka topics into a store.
+
+Internal to `penstock.pipeline.jobs`.
+"""

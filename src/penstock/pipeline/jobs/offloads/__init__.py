@@ -1,1 +1,4 @@
-"""`penstock pipeline offload`: uploads to the tier by Spark's executors."""
+"""`penstock pipeline offload`: uploads to the tier by Spark's executors.
+
+Internal to `penstock.pipeline.jobs`.
+"""
