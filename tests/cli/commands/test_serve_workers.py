@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli.commands.cluster.test_up import WAIT_S, Up, is_alive, wait_for
 from tests.cli.conftest import Run
-from tests.cli.test_cluster_up import WAIT_S, Up, is_alive, wait_for
 
 import penstock
 from penstock.cli.local_cluster import ClusterDirectory, NodePorts, WorkersDirectory
