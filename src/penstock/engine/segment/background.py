@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from penstock.engine.segment.control.shard_gc import ShardPurge
+from penstock.engine.segment.control.shard_gc import ShardGarbageCollector
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
 from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.recovery.rebuild import rebuild_index
@@ -52,13 +52,13 @@ class Upkeep:
         retention: Retention,
         dispatch: DispatchPipeline,
         topics: TopicsFile,
-        purge: ShardPurge,
+        garbage: ShardGarbageCollector,
     ) -> None:
         self._parts: Final = parts
         self._retention: Final = retention
         self._dispatch: Final = dispatch
         self._topics: Final = topics
-        self._purge: Final = purge
+        self._garbage: Final = garbage
         self._stopping: Final = threading.Event()
         self._threads: list[threading.Thread] = []
         now = parts.clock.monotonic()
@@ -91,7 +91,7 @@ class Upkeep:
         self._retention.run()
         parts.checkpointer.publish()
         self.checkpoint()
-        while self._purge.sweep(_SWEEP):
+        while self._garbage.sweep(_SWEEP):
             pass
         self._dispatch.run_once()
 
@@ -99,7 +99,7 @@ class Upkeep:
         if not frees_room:  # else the disk is full, and nothing is written that need not be
             self._topics.save()
             self._parts.writer.save_index()
-        self._purge.checkpoint(frees_room=frees_room)
+        self._garbage.checkpoint(frees_room=frees_room)
         self._checkpointed = self._parts.clock.monotonic()
 
     def publish_soon(self) -> None:
@@ -147,7 +147,7 @@ class Upkeep:
             (due and parts.checkpointer.is_due) or behind >= settings.derived_bytes_max
         ):
             self.checkpoint()
-        self._purge.sweep(_SWEEP)
+        self._garbage.sweep(_SWEEP)
         if now - self._retained >= _RETENTION_INTERVAL_S:
             self._retention.run()
             parts.log.files.unmap_idle()

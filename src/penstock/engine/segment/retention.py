@@ -24,7 +24,7 @@ from penstock.codec.format import TIME_BLOCK, Damage, RawRecord
 from penstock.codec.select import core
 from penstock.engine.contract import FOREVER_MS
 from penstock.engine.segment.control.control_records import control_shard, is_control
-from penstock.engine.segment.control.shard_gc import ShardPurge
+from penstock.engine.segment.control.shard_gc import ShardGarbageCollector
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.log.reserve import Reserve
 from penstock.engine.segment.parts import StoreParts
@@ -73,7 +73,7 @@ class Retention:
     def __init__(
         self,
         parts: StoreParts,
-        purge: ShardPurge,
+        garbage: ShardGarbageCollector,
         delete_before: Callable[[ShardLog, int], bool],
         read_between: Callable[[ShardLog, int, int], list[StoredRecord]],
         restate: Callable[[ShardLog], None],
@@ -81,7 +81,7 @@ class Retention:
         """`read_between` returns the live records of a range of offsets; `restate` writes the
         commands of a replicated shard again, so that older ones are not needed any more."""
         self._parts: Final = parts
-        self._purge: Final = purge
+        self._garbage: Final = garbage
         self._delete_before: Final = delete_before
         self._read_between: Final = read_between
         self._restate: Final = restate
@@ -330,7 +330,7 @@ class Retention:
                 log.units.remove_before(log.unit_of(log.earliest))
                 log.times.drop_before(log.earliest // TIME_BLOCK)
         parts.index.remove_before(start)
-        self._purge.run()
+        self._garbage.run()
 
     def _move_control_floors(self) -> None:
         files = self._parts.log.files

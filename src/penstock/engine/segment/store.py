@@ -20,8 +20,8 @@ from penstock.engine.segment.background import Upkeep
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.control import control_records as control
 from penstock.engine.segment.control.shard_commands import ShardCommands
-from penstock.engine.segment.control.shard_gc import ShardPurge
-from penstock.engine.segment.control.shard_lifecycle import ShardLives
+from penstock.engine.segment.control.shard_gc import ShardGarbageCollector
+from penstock.engine.segment.control.shard_lifecycle import ShardLifecycle
 from penstock.engine.segment.dispatch.changed_shards import ChangedShards
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
 from penstock.engine.segment.index.batch_key_shards import BatchShards
@@ -92,8 +92,8 @@ class SegmentStore(StoreReads[ShardLog]):
         """Append one record, of at most `size_max` bytes if given; return its offset. One native
         call, and no other where it succeeds."""
         self._commands: Final = ShardCommands(parts)
-        purge = ShardPurge(parts)
-        self._lives: Final = ShardLives(parts, self._commands, purge)
+        garbage = ShardGarbageCollector(parts)
+        self._lifecycle: Final = ShardLifecycle(parts, self._commands, garbage)
         self.clock: Final = parts.clock
         self._topics: Final = TopicsFile(
             parts.disk, parts.paths.topics, parts.clock, parts.table.user_kinds
@@ -101,7 +101,7 @@ class SegmentStore(StoreReads[ShardLog]):
         if not parts.report.was_in_order:
             self._topics.mark_stale()
         self.retention: Final = Retention(
-            parts, purge, self._raise_floor, self._reader.live_between, self._restate
+            parts, garbage, self._raise_floor, self._reader.live_between, self._restate
         )
         self.dispatch: Final = DispatchPipeline(
             parts.disk,
@@ -113,7 +113,7 @@ class SegmentStore(StoreReads[ShardLog]):
             clock=parts.clock,
             metrics=parts.metrics,
         )
-        self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics, purge)
+        self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics, garbage)
         self.replicas: Final = ShardReplicas(
             ReplicaParts(
                 store=parts,
@@ -201,7 +201,7 @@ class SegmentStore(StoreReads[ShardLog]):
             if self._table.find(shard) is not None and not self._table.has_user_shard(shard):
                 # Before its first record: the caller that deleted it may be slow.
                 self._on_truncated(shard, 0)
-            created = self._lives.create(shard, kind, flush, config, start_offset)
+            created = self._lifecycle.create(shard, kind, flush, config, start_offset)
         if created:
             self._topics.mark_stale()
 
@@ -219,7 +219,7 @@ class SegmentStore(StoreReads[ShardLog]):
             return
         self._check_not_closed()
         flush = self._table.get(shard).flush
-        written = self._lives.delete(shard)
+        written = self._lifecycle.delete(shard)
         if written is None:
             return
         self.replicas.remove(shard)

@@ -175,7 +175,7 @@ def test_a_shard_made_again_before_its_deletion_was_told_is_handed_over_from_its
     rig.store.dispatch.register(_Seen())
     rig.store.dispatch.run_once()
     rig.restart().dispatch.register(_Seen())
-    rig.store._lives.delete(ORDERS)
+    rig.store._lifecycle.delete(ORDERS)
     create(rig.store)
     fill(rig.store, ORDERS, 4, first=100)
     rig.kill()

@@ -114,6 +114,6 @@ def test_who_changes_shards_while_the_store_closes_is_told_that_it_is_closed() -
     log = store._table.get(ORDERS)
     rig.close()
     with pytest.raises(ClosedError):
-        store._lives.create(EVENTS, QueueKind.SIMPLE, Flush.ASYNC, b"")
+        store._lifecycle.create(EVENTS, QueueKind.SIMPLE, Flush.ASYNC, b"")
     with pytest.raises(ClosedError):
         store._commands.run(log, Seal())

@@ -26,7 +26,9 @@ from penstock.platform.log import get_logger
 _log: Final = get_logger(__name__)
 
 
-class ShardPurge:
+class ShardGarbageCollector:
+    """Removes the files, then the states, of deleted shards."""
+
     def __init__(self, parts: StoreParts) -> None:
         self._parts: Final = parts
         self._lock: Final = threading.Lock()

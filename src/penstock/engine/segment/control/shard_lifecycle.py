@@ -1,4 +1,4 @@
-"""Shards come and go: each creation and deletion is a line of the journal."""
+"""Creation and deletion of shards; each is a control record of the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.engine.segment.control import control_records as control
 from penstock.engine.segment.control.shard_commands import ShardCommands
-from penstock.engine.segment.control.shard_gc import ShardPurge
+from penstock.engine.segment.control.shard_gc import ShardGarbageCollector
 from penstock.engine.segment.parts import StoreParts
 from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.queue.shard_state import ShardState
@@ -14,13 +14,17 @@ from penstock.errors import AlreadyExistsError, NotSupportedError
 from penstock.record import Flush, QueueKind, ShardId
 
 
-class ShardLives:
-    def __init__(self, parts: StoreParts, commands: ShardCommands, purge: ShardPurge) -> None:
+class ShardLifecycle:
+    """Creates and deletes shards."""
+
+    def __init__(
+        self, parts: StoreParts, commands: ShardCommands, garbage: ShardGarbageCollector
+    ) -> None:
         self._log: Final = parts.log
         self._table: Final = parts.table
         self._checkpointer: Final = parts.checkpointer
         self._commands: Final = commands
-        self._purge: Final = purge
+        self._garbage: Final = garbage
 
     def create(
         self, shard: ShardId, kind: QueueKind, flush: Flush, config: bytes, start_offset: int = 0
@@ -63,10 +67,10 @@ class ShardLives:
                 return None
             log = self._table.get(shard)
             written = self._commands.drop(log)
-        self._purge.mark_deleted(log)
+        self._garbage.mark_deleted(log)
         companion = self._table.find(control.control_shard(shard))
         if companion is not None:
-            self._purge.mark_deleted(companion)
+            self._garbage.mark_deleted(companion)
         return written
 
 

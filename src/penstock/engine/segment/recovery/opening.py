@@ -115,7 +115,7 @@ def _limit_store_times(parts: StoreParts) -> None:
 
 
 def _drop_gone(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
-    """Forget deleted shards of which the log holds nothing any more; see `shard_purge`."""
+    """Forget deleted shards of which the log holds nothing any more; see `shard_gc`."""
     start = parts.log.files.start
     gone = {shard: state.kind for shard, state in states.items() if state.is_gone(start)}
     for shard, kind in gone.items():
