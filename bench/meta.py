@@ -161,7 +161,7 @@ def saver(cluster: Cluster, size: int, number: int) -> Callable[[], object]:
     """Return a call that saves `size` offsets of a group of its own."""
     client = cluster.shared_client(1 + number % len(cluster.numbers))
     name = f"group-{size}-{number}"
-    epoch = client.claim_coordinator_epochs([GroupName("default", name)])[0]
+    epoch = client.claim_groups([GroupName("default", name)])[0].epoch
     shards = [f"orders_{shard}" for shard in range(size)]
     sequence = 0
 
@@ -262,7 +262,7 @@ def _creator(cluster: Cluster, label: str) -> Callable[[], object]:
 def snapshot(cluster: Cluster, rows: int) -> None:
     """Fill a group, wipe a node, and see how long it takes to be complete again."""
     client = cluster.client(1)
-    epoch = client.claim_coordinator_epochs([GroupName("default", "large")])[0]
+    epoch = client.claim_groups([GroupName("default", "large")])[0].epoch
     began = time.perf_counter()
     for start in range(0, rows, 1_000):
         entries = tuple(

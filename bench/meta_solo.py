@@ -85,7 +85,7 @@ class Saver:
 
     def __init__(self, meta: StandaloneMetaClient) -> None:
         self._meta = meta
-        (self._epoch,) = meta.claim_coordinator_epochs([GroupName("default", "saver")])
+        self._epoch = meta.claim_groups([GroupName("default", "saver")])[0].epoch
         self._sequence = 0
 
     def save(self, batches: int, size: int, prefix: str = "s") -> None:

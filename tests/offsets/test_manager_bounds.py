@@ -160,7 +160,7 @@ def test_a_commit_waits_while_its_group_is_held_and_then_counts(world: World) ->
 
 def test_offsets_under_names_of_others_are_left_alone(world: World) -> None:
     world.manager.commit_offset("g", S0, 1, enable_cache=False)
-    (epoch,) = world.meta.claim_coordinator_epochs([GroupName("default", "g")])
+    epoch = world.meta.claim_groups([GroupName("default", "g")])[0].epoch
     entry = OffsetEntry("no shard of ours", 5, epoch, 1, 1)
     world.meta.save_offsets([GroupOffsets("default", "g", (entry,))])
     assert list(world.manager.get_offsets("g")) == [S0]

@@ -426,13 +426,9 @@ class MetadataClient(ReplicaClient, Protocol):
 class OffsetClient(Protocol):
     """Consumers' offsets."""
 
-    def claim_coordinator_epochs(self, groups: Sequence[GroupName]) -> list[int]:
-        """Make this node the coordinator of groups; return an epoch for each, never given before.
-        A group that does not exist begins to."""
-        ...
-
     def claim_groups(self, groups: Sequence[GroupName]) -> list[Takeover]:
-        """As `claim_coordinator_epochs`, and say which node had each group before."""
+        """Make this node the coordinator of groups; return for each an epoch that was never given
+        before, and which node had the group before. A group that does not exist is created."""
         ...
 
     def commit_groups(

@@ -21,7 +21,7 @@ from penstock.meta.raft.group.load import RaftTiming, initial_rows
 from penstock.meta.raft.group.pending_requests import Proposal
 from penstock.meta.raft.group.raft_group import RaftGroup
 from penstock.meta.raft.multi_raft import MultiRaft
-from penstock.meta.raft.network.frames import Frame, decode_frame, encode_frame
+from penstock.meta.raft.network.frames import Frame, decode_incoming, encode_frame
 from penstock.meta.standalone.log import METADATA, offset_group_name
 from penstock.meta.state.view import View
 from penstock.meta.storage import log_format as fmt
@@ -197,7 +197,9 @@ class SimulatedCluster:
         for _, _, sender, to, data in due:
             node = self.nodes.get(to)
             if node is not None and node.multi is not None:
-                node.multi.receive(sender, decode_frame(data))
+                frame = decode_incoming(data)
+                assert isinstance(frame, Frame)
+                node.multi.receive(sender, frame)
 
     def _turn(self, node: SimulatedNode) -> None:
         turns = 0

@@ -51,7 +51,7 @@ def test_a_cluster_does_not_care_what_day_its_nodes_think_it_is(tmp_path: Path) 
         for number, name in enumerate(names):
             client = cluster.clients[1 + number % 3]
             client.create_topic(name)
-            epoch = client.claim_coordinator_epochs([GroupName("default", "readers")])[0]
+            epoch = client.claim_groups([GroupName("default", "readers")])[0].epoch
             entry = OffsetEntry("shard_0", number, epoch, 1, client._clock.now_ms())
             assert client.save_offsets([GroupOffsets("default", "readers", (entry,))]) == []
         leader = cluster.leader()

@@ -51,7 +51,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterInProcess]:
 
 
 def save(client: RaftMetaClient, group: str, offset: int) -> None:
-    epoch = client.claim_coordinator_epochs([GroupName("default", group)])[0]
+    epoch = client.claim_groups([GroupName("default", group)])[0].epoch
     entry = OffsetEntry("shard_0", offset, epoch, 1, 1_000)
     assert client.save_offsets([GroupOffsets("default", group, (entry,))]) == []
 

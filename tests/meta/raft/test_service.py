@@ -77,7 +77,7 @@ def test_the_remote_client_does_what_the_local_one_does(client: RemoteMetaClient
     first = client.allocate_producer_ids(10, request_id="same")
     assert client.allocate_producer_ids(10, request_id="same") == first
     for number in range(3):
-        client.claim_coordinator_epochs([GroupName("default", f"g-{number}")])
+        client.claim_groups([GroupName("default", f"g-{number}")])
     assert len(client.list_groups()) == 3
 
 
@@ -130,7 +130,7 @@ def test_a_save_is_stored_whatever_happened_to_the_group_since_the_last_one(
     assert save(5) == 5
     client.reset_offsets("default", "g", [NewOffset("t_0", 2)])
     assert save(3) == 3
-    client.claim_coordinator_epochs([GroupName("default", "g")])
+    client.claim_groups([GroupName("default", "g")])
     assert save(4) == 4
     client.delete_group("default", "g")
     assert save(1) == 1

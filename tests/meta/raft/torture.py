@@ -120,7 +120,7 @@ class Writer(threading.Thread):
             self._client.close()
 
     def _run(self) -> None:
-        epoch = self._client.claim_coordinator_epochs([GroupName("default", self.group)])[0]
+        epoch = self._client.claim_groups([GroupName("default", self.group)])[0].epoch
         count = 0
         while not self._stopping.is_set():
             count += 1

@@ -169,7 +169,7 @@ def test_names_may_hold_any_characters(client: StandaloneMetaClient) -> None:
     assert sorted(topic.name for topic in client.list_topics()) == sorted(names)
     for name in names:
         assert [topic.name for topic in client.list_topics(name)] == [name]
-        (epoch,) = client.claim_coordinator_epochs([GroupName(name, name)])
+        epoch = client.claim_groups([GroupName(name, name)])[0].epoch
         client.save_offsets([GroupOffsets(name, name, (entry(name, 5, epoch, 1),))])
         assert list(client.get_offsets(name, name)) == [name]
 
@@ -303,7 +303,7 @@ def test_everything_is_there_after_a_restart(client: StandaloneMetaClient, tmp_p
     topic = client.create_topic("orders", partitions=2)
     client.register_node("localhost:1", listeners={"kafka": "localhost:2"}, roles=["meta"])
     ids = client.allocate_producer_ids(100)
-    (epoch,) = client.claim_coordinator_epochs([GroupName("default", "g")])
+    epoch = client.claim_groups([GroupName("default", "g")])[0].epoch
     for number in range(3):
         save(client, "g", entry(f"{topic.topic_id}_{number}", number, epoch, number))
     nodes, revision, identity = client.list_nodes(), client.revision(), client.cluster_id
@@ -315,7 +315,7 @@ def test_everything_is_there_after_a_restart(client: StandaloneMetaClient, tmp_p
     assert again.cluster_id == identity
     assert again.allocate_producer_ids(1).start == ids.stop
     assert len(again.get_offsets("default", "g")) == 3
-    assert again.claim_coordinator_epochs([GroupName("default", "h")]) == [epoch + 1]
+    assert again.claim_groups([GroupName("default", "h")])[0].epoch == epoch + 1
     again.close()
 
 
@@ -344,7 +344,7 @@ def test_a_request_sent_again_is_done_once(client: StandaloneMetaClient) -> None
 
 
 def test_a_large_save_is_split_and_complete(client: StandaloneMetaClient) -> None:
-    (epoch,) = client.claim_coordinator_epochs([GroupName("default", "g")])
+    epoch = client.claim_groups([GroupName("default", "g")])[0].epoch
     entries = [entry(f"shard-{number:05}_0", number, epoch, number) for number in range(9_000)]
     notes = [OffsetEntry(f"note-{n}_0", n, epoch, n, 1, -1, "€" * 4_096) for n in range(60)]
     assert save(client, "g", *entries, *notes) == 0
@@ -357,7 +357,7 @@ def test_a_large_save_is_split_and_complete(client: StandaloneMetaClient) -> Non
 
 def test_groups_are_listed_deleted_and_expire(client: StandaloneMetaClient) -> None:
     names = [GroupName("default", "a"), GroupName("default", "b"), GroupName("other", "a")]
-    epochs = client.claim_coordinator_epochs(names)
+    epochs = [taken.epoch for taken in client.claim_groups(names)]
     for name, epoch in zip(names, epochs, strict=True):
         offsets = GroupOffsets(name.namespace, name.group, (entry("s_0", 1, epoch, 1),))
         client.save_offsets([offsets])
@@ -383,7 +383,8 @@ def test_groups_with_more_offsets_than_one_command_removes_go_whole(
     client: StandaloneMetaClient,
 ) -> None:
     names = [GroupName("default", "big"), GroupName("default", "idle")]
-    for name, epoch in zip(names, client.claim_coordinator_epochs(names), strict=True):
+    epochs = [taken.epoch for taken in client.claim_groups(names)]
+    for name, epoch in zip(names, epochs, strict=True):
         save(client, name.group, *[entry(f"s{n}_0", n, epoch, n) for n in range(5_500)])
     client.delete_group("default", "big")
     assert client.get_offsets("default", "big") == {}
@@ -392,7 +393,7 @@ def test_groups_with_more_offsets_than_one_command_removes_go_whole(
 
 
 def test_offsets_of_a_deleted_topic_are_forgotten(client: StandaloneMetaClient) -> None:
-    (epoch,) = client.claim_coordinator_epochs([GroupName("default", "g")])
+    epoch = client.claim_groups([GroupName("default", "g")])[0].epoch
     shards = ["orders-1_0", "orders-1_1", "orders-11_0", "orders-1_x_0", "orders_1"]
     save(client, "g", *[entry(shard, 1, epoch, n) for n, shard in enumerate(shards)])
     assert client.delete_topic_offsets("orders-1") == 2
@@ -404,7 +405,7 @@ def test_several_offset_groups_hold_each_group_in_one_place(tmp_path: Path) -> N
     path = str(tmp_path / "many")
     names = [GroupName("default", f"g{number}") for number in range(20)]
     with StandaloneMetaClient.open(path, offset_groups=3) as client:
-        epochs = client.claim_coordinator_epochs(names)
+        epochs = [taken.epoch for taken in client.claim_groups(names)]
         everything = [
             GroupOffsets(name.namespace, name.group, (entry("s_0", 7, epoch, 1),))
             for name, epoch in zip(names, epochs, strict=True)
@@ -532,7 +533,7 @@ def test_watchers_see_one_order_while_many_threads_change_things(
 def test_an_image_of_the_files_at_any_moment_has_what_was_answered(
     client: StandaloneMetaClient, tmp_path: Path
 ) -> None:
-    (epoch,) = client.claim_coordinator_epochs([GroupName("default", "g")])
+    epoch = client.claim_groups([GroupName("default", "g")])[0].epoch
     for number in range(5):
         client.create_topic(f"t{number}")
         save(client, "g", entry("s_0", number, epoch, number + 1))

@@ -49,9 +49,6 @@ class LogOffsetClient(Proposer):
         Proposer.__init__(self, node_id=node_id, clock=clock)
         self._offset_groups: Final = tuple(groups)
 
-    def claim_coordinator_epochs(self, groups: Sequence[cmd.GroupName]) -> list[int]:
-        return [takeover.epoch for takeover in self.claim_groups(groups)]
-
     def claim_groups(self, groups: Sequence[cmd.GroupName]) -> list[Takeover]:
         taken: dict[cmd.GroupName, Takeover] = {}
         for home, names in self._by_home(groups):

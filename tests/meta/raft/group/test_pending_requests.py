@@ -138,7 +138,7 @@ def test_a_single_node_reads_entries_of_many_requests(tmp_path: Path) -> None:
     with ClusterInProcess(tmp_path, nodes=1) as cluster:
         cluster.start_all()
         client = cluster.clients[1]
-        epoch = client.claim_coordinator_epochs([GroupName("default", "g")])[0]
+        epoch = client.claim_groups([GroupName("default", "g")])[0].epoch
         before = client.raft_status[1].last
         groups = [
             GroupOffsets("default", "g", (OffsetEntry(f"s_{number}", number, epoch, 1, 1),))

@@ -64,22 +64,12 @@ class BeatAnswer(Struct, frozen=True, array_like=True, tag=5):
 Frame = RaftMessage | SnapshotChunk | SnapshotAnswer
 
 _encoder: Final = Encoder()
-_frame_decoder: Final = Decoder(Frame)
 _incoming_decoder: Final = Decoder(Frame | Beat | BeatAnswer)
 _rows_decoder: Final = Decoder(Rows)
 
 
 def encode_frame(frame: Frame | Beat | BeatAnswer) -> bytes:
     return _encoder.encode(frame)
-
-
-def decode_frame(data: bytes) -> Frame:
-    """Decode a frame of a group."""
-    try:
-        frame: Frame = _frame_decoder.decode(data)
-    except MsgspecError as error:
-        raise BadRequestError(f"no frame of this protocol: {error}") from error
-    return frame
 
 
 def decode_incoming(data: bytes) -> Frame | Beat | BeatAnswer:
