@@ -16,6 +16,7 @@ from penstock.meta.client_api.reassignment_client import LogReassignmentClient
 from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.controller.decisions import storage_nodes
 from penstock.meta.state.constants import (
+    COPY_ANEW_ROLE,
     HANDOVER_ROLE,
     PLUGIN_STORAGE_ROLE,
     RACK,
@@ -63,6 +64,7 @@ class ClusterClient(LogClient):
         REPLICATION_ROLE,
         HANDOVER_ROLE,
         REASSIGNMENT_ROLE,
+        COPY_ANEW_ROLE,
     )
     _proof = StartProof()
     """Whether this node's logs have what they had at its last end; set before it registers."""

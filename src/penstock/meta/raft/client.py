@@ -78,13 +78,7 @@ from penstock.meta.raft.node import NodeTiming, RaftNode
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.state.constants import (
-    HANDOVER_ROLE,
-    PLUGIN_STORAGE_ROLE,
-    REASSIGNMENT_ROLE,
-    REPLICATION_ROLE,
-    STOPPING,
-)
+from penstock.meta.state.constants import STOPPING
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.replication import all_hand_over
 from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS
@@ -106,7 +100,7 @@ def _draw(clock: Clock, entropy: Callable[[int], bytes]) -> tuple[str, bytes]:
 class RaftMetaClient(ClusterClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
-    _roles = ("meta", PLUGIN_STORAGE_ROLE, REPLICATION_ROLE, HANDOVER_ROLE, REASSIGNMENT_ROLE)
+    _roles = ("meta", *ClusterClient._roles)
 
     def __init__(
         self,

@@ -31,6 +31,9 @@ HANDOVER_ROLE: Final = "handover"
 REASSIGNMENT_ROLE: Final = "reassignment"
 """A role of every node whose release limits the rate at which reassigned shards are copied, and
 changes the number of replicas of topics that exist."""
+COPY_ANEW_ROLE: Final = "copy-anew"
+"""A role of every node whose release lets the other replicas of a shard copy it anew after an
+operator has elected a leader that lacks records."""
 RACK: Final = "rack"
 """Under this name a node announces, among its listeners, on which rack it is. All releases store
 listeners as they come."""
