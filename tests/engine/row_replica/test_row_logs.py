@@ -392,45 +392,6 @@ def test_the_last_replica_can_be_a_shard_without_replicas_again(make: MakeEngine
         again.put(b"c")
 
 
-def test_a_copy_from_before_a_shard_had_one_replica_is_compared_with_it(make: MakeEngine) -> None:
-    """The node of the copy was down meanwhile; the copy ends with records that others replaced."""
-    old = Node(make()).lead(0)
-    leader = Node(make())
-    old.put(b"a")
-    old.commit()
-    leader.copy_from(old)
-    old.put(b"lost 1", b"lost 2")
-    leader.lead(1).commits_at_once()
-    leader.put(b"b", b"c")
-    leader.commit()
-    assert leader.engine.delete_by_offset(SHARD, Offset(0))
-    leader.engine.end_replication(SHARD)
-    leader.put(b"d", b"e", producer=Producer(5, 0, 0))
-    again = Node(leader.engine).lead(2)
-    again.put(b"f")
-    assert again.records.epoch_end(0) == (0, 1)
-    assert again.records.epoch_end(1) == (1, 5)
-    assert again.records.epoch_end(2) == (2, 6)
-    assert (again.operations.start, again.operations.end) == (1, 1)
-    fresh = Node(make())
-    fresh.operations.restart_at(1)
-    fresh.copy_from(again)
-    assert fresh.replica.histories.records.to_list() == [(0, 0), (1, 1), (2, 5)]
-
-
-def test_an_epoch_without_a_record_is_not_in_the_history_of_the_next_replicas(
-    make: MakeEngine,
-) -> None:
-    node = Node(make()).lead(1)
-    node.put(b"a")
-    node.commit()
-    for log in node.logs:
-        log.begin_epoch(7)
-    node.engine.end_replication(SHARD)
-    again = Node(node.engine)
-    assert (again.records.last_epoch, again.records.epoch_end(9)) == (1, (1, 1))
-
-
 def test_a_write_that_no_message_can_carry_is_refused(make: MakeEngine) -> None:
     node = Node(make(), ShardConfig(record_size_max=64 << 20)).lead()
     for batch in ([Record(value=bytes(16 << 20))], [Record(value=b"")] * 400_000):
