@@ -105,6 +105,7 @@ class Nodes:
         self._peers: Final = [f"{n}@{self.internal[n]}" for n in self.numbers]
         self.storage: Final = {n: f"{hosts[n]}:{self._ports[n][1]}" for n in self.numbers}
         self.kafka: Final = {n: f"{hosts[n]}:{self._ports[n][2]}" for n in self.numbers}
+        self.http: Final = {n: self._ports[n][3] for n in self.numbers}
         self.running: Final[dict[int, subprocess.Popen[bytes]]] = {}
         self.paused: Final[set[int]] = set()
         self.mounted: Final[set[int]] = set()

@@ -306,6 +306,22 @@ def test_the_wait_for_a_coordinator_is_bounded(
     assert len(nodes.asked) == asked + 1, "a reset is not repeated blindly"
 
 
+@pytest.mark.parametrize("status", ["stopping", "online"])
+def test_only_a_holder_that_did_not_announce_its_stop_is_warned_of(
+    nodes: Nodes, status: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = nodes.group_of(2)
+    nodes.managers[2].commit_offset(group, S0, 7)
+    nodes.managers[2].flush()
+    events = [node_put(1), node_put(2, status), node_put(3)]
+    nodes.coordinators[1].apply(Update(2, tuple(events)))
+    nodes.cut_off = {2}
+    assert nodes.managers[1]._read_flushed("default", group)[S0].offset == 7
+    assert nodes.asked == [2]
+    warned = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert warned == (["offsets_not_handed_over"] if status == "online" else [])
+
+
 def test_a_silent_predecessor_is_waited_for_once_not_for_every_group(nodes: Nodes) -> None:
     groups = [f"g{number}" for number in range(60)]
     groups = [name for name in groups if nodes.coordinators[1].coordinator_of(name) == 3]

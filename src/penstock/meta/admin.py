@@ -22,7 +22,7 @@ from penstock.meta.controller.replica_status import (
 from penstock.meta.proto import meta_pb2
 from penstock.meta.remote.connection import MetaConnection
 from penstock.meta.remote.groups import RemoteRows
-from penstock.meta.state.constants import INTERNAL_LISTENER
+from penstock.meta.state.constants import INTERNAL_LISTENER, REASSIGNMENT_ROLE
 from penstock.meta.state.metadata.rows import NODES, SHARDS
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "INTERNAL_LISTENER",
     "NODES",
     "ONLINE",
+    "REASSIGNMENT_ROLE",
     "SHARDS",
     "STALENESS_MS",
     "Load",

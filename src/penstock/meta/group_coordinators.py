@@ -26,7 +26,7 @@ from typing import Final
 from penstock.meta.client import Node, Update
 from penstock.meta.controller.decisions import OFFLINE, ONLINE, STORAGE_LISTENER
 from penstock.meta.events import NodePut, NodeRemoved
-from penstock.meta.state.constants import DEFAULT_NAMESPACE
+from penstock.meta.state.constants import DEFAULT_NAMESPACE, STOPPING
 
 KAFKA_LISTENER: Final = "kafka"
 """Under this name a node announces where it serves Kafka clients."""
@@ -115,6 +115,11 @@ class GroupCoordinators:
         """Return whether a node is there, as far as the metadata knows."""
         node = self._nodes.get(node_id)
         return node is not None and node.status != OFFLINE
+
+    def is_stopping(self, node_id: int) -> bool:
+        """Return whether a node has said that it is about to stop, after it saved what it had."""
+        node = self._nodes.get(node_id)
+        return node is not None and node.status == STOPPING
 
 
 def _candidates(nodes: Iterable[Node]) -> tuple[int, ...]:

@@ -70,6 +70,7 @@ class Handover:
             still_led = 0
             if self._replicator is not None:
                 still_led = self._replicator.await_handover(staying, self._left_s(until))
+            self._save_offsets()  # what was committed here until the others knew
             groups = self._meta.give_up_groups(self._left_s(until))
             # Clients whose requests are refused now learn who leads before connections end.
             self._clock.wait(threading.Event(), min(LINGER_S, self._left_s(until)))

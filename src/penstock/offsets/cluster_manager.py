@@ -381,12 +381,26 @@ class ClusterOffsetManager(OffsetManager):
             self._peers.send_offset_request(node, text, HAND_OVER_S)
         except StoreError as error:
             self._unresponsive_until[node] = self._clock.monotonic() + UNRESPONSIVE_S
-            _log.warning(
-                "offsets_not_handed_over", node=node, groups=len(groups), reason=str(error)
-            )
+            self._report_no_hand_over(node, len(groups), error)
             return False
         self._unresponsive_until.pop(node, None)
         return True
+
+    def _report_no_hand_over(self, node: int, groups: int, error: StoreError) -> None:
+        if self._coordinators.is_stopping(node):
+            # Its ports are closed by now. It saved its cached commits before it announced its
+            # stop, and once more afterwards.
+            _log.debug("offsets_holder_stopped", node=node, groups=groups, reason=str(error))
+            return
+        _log.warning(
+            "offsets_not_handed_over",
+            node=node,
+            groups=groups,
+            reason=str(error),
+            advice=f"commits that node {node} acknowledged from its cache are saved when it is "
+            "back, unless their groups have committed since: start it, or have it reach this node; "
+            "with kafka.offsets_cached = false and no cached commits there is nothing to do",
+        )
 
 
 def _raise_any(outcomes: Sequence[StoreError | None]) -> None:

@@ -173,3 +173,29 @@ def test_a_repaired_follower_does_not_commit_what_was_not_compared() -> None:
     follower.is_repairing = True
     follower.apply(ShardReply(SHARD, FetchError.NONE, 1, (StreamReply(6, 9, 9),)))
     assert (mine.start, mine.end, mine.damaged_at) == (9, 9, None)
+
+
+@pytest.mark.parametrize("may_begin_anew", [False, True])
+def test_only_a_replica_that_nothing_counts_on_drops_committed_records(
+    may_begin_anew: bool,
+) -> None:
+    log = SimulatedLog(is_sync=False)
+    log.records = [(1, 1), (1, 2), (5, 3)]
+    leader = LeaderReplica(1, replace(LED, leader_epoch=6), [log], 0.0)
+    mine = SimulatedLog(is_sync=False)
+    mine.records = [(1, 1), (1, 2), (2, 9), (2, 10)]
+    mine.set_commit(4)
+    follower = FollowerReplica(replace(LED, leader_epoch=6), [mine])
+    streams = leader.divergence(follower.fetch())
+    assert streams is not None
+    reply = ShardReply(SHARD, FetchError.NONE, 6, streams)
+    follower.apply(reply)
+    assert follower.damage is not None
+    assert (mine.end, mine.commit) == (4, 4)
+    follower.update(replace(LED, leader_epoch=6, partition_epoch=4, may_begin_anew=may_begin_anew))
+    if not may_begin_anew:
+        assert not follower.may_fetch
+        return
+    follower.apply(reply)
+    assert follower.may_fetch
+    assert (mine.start, mine.end, mine.commit) == (0, 0, 0)

@@ -9,7 +9,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.engine.epoch_table import EpochTable
 from penstock.engine.memory.records import MemoryRecords, is_live
 from penstock.engine.producer_table import ProducerTable, Undone
 from penstock.engine.record_rows import decode_record, encode_record, row_size
@@ -18,14 +17,15 @@ from penstock.engine.row_replica import (
     Announce,
     CopiedWrite,
     Histories,
-    Loaded,
     LoggedWrite,
     Removed,
     Replica,
     RowShard,
     Saved,
     Update,
+    begun,
     check_write_size,
+    ended,
 )
 from penstock.platform.clock import Clock
 from penstock.record import Producer, Record, ShardId, StoredRecord
@@ -53,6 +53,8 @@ class MemoryReplicaStore(RowShard):
         """What producers wrote in transactions that are open: by producer id, ranges."""
         self._writes: list[_Write] = []
         """The writes since the shard has replicas."""
+        self._former: tuple[Saved, Histories] | None = None
+        """What was left when the shard had replicas before."""
 
     @property
     def _end(self) -> int:
@@ -82,9 +84,9 @@ class MemoryReplicaStore(RowShard):
         """The next start knows nothing of this one."""
 
     def _make_replica(self) -> Replica:
-        epochs, records = EpochTable(), self._records
-        if records.slots:
-            epochs.add(0, records.earliest)
+        records = self._records
+        loaded = begun(self._former, records.earliest, records.latest)
+        epochs = loaded.histories.records
         known = sorted(
             (write.first_offset, producer_id, write)
             for producer_id, writes in self._producers.to_list()
@@ -93,12 +95,14 @@ class MemoryReplicaStore(RowShard):
         )
         for first, producer_id, write in known:
             producer = Producer(producer_id, write.epoch, write.sequence, is_transactional=True)
-            logged = LoggedWrite(first, write.record_count, 0, producer, write.timestamp_ms)
+            epoch = max(0, epochs.epoch_at(first))
+            logged = LoggedWrite(first, write.record_count, epoch, producer, write.timestamp_ms)
             self._writes.append(_Write(logged, ()))
-        loaded = Loaded(Saved(commit=records.latest), Histories(epochs, EpochTable()), [])
         return Replica(self, self._clock, loaded)
 
-    def _drop_replica(self) -> None:
+    def _drop_replica(self, replica: Replica) -> None:
+        histories = ended(replica.histories, replica.epoch, self._records.latest)
+        self._former = replica.saved, histories
         self._writes.clear()
 
     # Writes
@@ -152,7 +156,9 @@ class MemoryReplicaStore(RowShard):
         is_last = following == len(self._writes)
         end = self._records.latest if is_last else self._writes[following].write.first
         assert self.replica is not None
-        epoch = self.replica.histories.records.epoch_at(offset)
+        epochs = self.replica.histories.records
+        epoch = epochs.epoch_at(offset)
+        end = min(end, epochs.end_of(epoch, end)[1])
         return LoggedWrite(offset, min(end - offset, COUNT_MAX), max(0, epoch)), False
 
     def _with_flag(self, write: LoggedWrite) -> LoggedWrite:

@@ -20,6 +20,10 @@ class Assignment(Struct, frozen=True):
     """The size of the in-sync set below which nothing is committed."""
     throttle: int = 0
     """Bytes per second that this node copies at most, while a reassignment adds it; 0: no limit."""
+    may_begin_anew: bool = False
+    """Whether this node is to copy the shard, and nothing counts on what it has: a copy from before
+    (it was down while it had none), or one with records that an operator has given up. It may drop
+    also what was committed once."""
     is_single: bool = False
     """Whether this node has the only copy that is left: when it serves, replication ends."""
 

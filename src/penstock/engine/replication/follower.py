@@ -3,7 +3,8 @@
 Rules:
 
   * a follower cuts its log only where the leader's epoch history says so, never by its own commit
-    offset, and never below it: a leader that asks for that has lost committed records
+    offset, and never below it: a leader that asks for that has lost committed records. One that
+    nothing counts on begins anew instead: see `Assignment.may_begin_anew`
   * it takes over the leader's bytes, and the leader's commit offset as far as its own safe end
   * one with damaged records stops until the metadata do not count on it any more; then it asks its
     leader, and cuts at the damage when the leader has everything that was committed here
@@ -41,6 +42,8 @@ class FollowerReplica:
 
     def update(self, assignment: Assignment) -> None:
         self.assignment = assignment
+        if assignment.may_begin_anew:
+            self.damage = None
 
     @property
     def may_fetch(self) -> bool:
@@ -70,6 +73,8 @@ class FollowerReplica:
                 continue  # the reply to an earlier fetch has come meanwhile
             if stream.cut_end >= 0:
                 if not self._cut(log, stream):
+                    if self.assignment.may_begin_anew:
+                        self._begin_anew(reply)
                     return moved
                 continue  # the rest may differ, too: the next fetch asks
             if log.damaged_at is not None:
@@ -104,6 +109,12 @@ class FollowerReplica:
             except CorruptionError:
                 return False  # damaged on the way: it is asked for again
         return True
+
+    def _begin_anew(self, reply: ShardReply) -> None:
+        """Drop all that is here, and copy what the leader has."""
+        self.damage = None
+        for log, stream in zip(self.logs, reply.streams, strict=True):
+            log.restart_at(stream.start)
 
     def _cut(self, log: ReplicaLog, reply: StreamReply) -> bool:
         _, own_end = log.epoch_end(reply.cut_epoch)

@@ -14,7 +14,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.codec.validation import INT64_MAX
-from penstock.engine.epoch_table import EpochTable
 from penstock.engine.producer_table import Undone
 from penstock.engine.record_rows import decode_record, moments, stored_at
 from penstock.engine.rocksdb.keys import offset_of, shard_row
@@ -39,8 +38,9 @@ from penstock.engine.row_replica import (
     LoggedWrite,
     OperationEntry,
     Replica,
-    Saved,
     Update,
+    begun,
+    ended,
 )
 from penstock.errors import CorruptionError, RetryableError
 from penstock.platform.rocksdb import CHANGES_SIZE_MAX, Changes
@@ -48,7 +48,9 @@ from penstock.record import Producer
 
 _OF_RECORDS: Final = (b"A", b"B", b"K", b"P", b"R", b"T", b"W", b"X")
 """The kinds of rows that go when a log begins anew."""
-_OF_REPLICAS: Final = (b"A", b"C", b"H", b"O")
+_OF_REPLICAS: Final = (b"A", b"O")
+"""The kinds of rows that go when replication ends. What is left says what was copied to others: see
+`begun`."""
 _READABLE: Final = 1_024
 """Records in a row that can be read, after which damage counts as passed."""
 
@@ -94,11 +96,14 @@ class RocksDBReplicaStore(StoredShard):
         return Loaded(decode_saved(saved), decode_history(history), operations)
 
     def _make_replica(self) -> Replica:
-        epochs, end = EpochTable(), self._end
-        if end.latest > end.earliest:
-            epochs.add(0, end.earliest)
-        histories = Histories(epochs, EpochTable())
-        saved = Saved(commit=self._commit)
+        keys, get, end = self._rows.keys, self._family.get, self._end
+        old, history = get(keys.copy), get(keys.history)
+        former = None
+        if old is not None and history is not None:
+            former = decode_saved(old), decode_history(history)
+        loaded = begun(former, end.earliest, end.latest)
+        saved = loaded.saved._replace(commit=self._commit)
+        histories = loaded.histories
         changes = Changes()
         row = replace(self._row, replicated=True)
         changes.put(shard_row(self.shard), encode_shard(row))
@@ -106,8 +111,9 @@ class RocksDBReplicaStore(StoredShard):
         for producer_id, known in self._known_producers().writes():
             if known.first_offset >= end.earliest:
                 producer = Producer(producer_id, known.epoch, known.sequence, is_transactional=True)
+                epoch = max(0, histories.records.epoch_at(known.first_offset))
                 write = LoggedWrite(
-                    known.first_offset, known.record_count, 0, producer, known.timestamp_ms
+                    known.first_offset, known.record_count, epoch, producer, known.timestamp_ms
                 )
                 changes.put(self._rows.keys.write(write.first), encode_write(write, ()))
         self._family.write(changes)
@@ -116,8 +122,11 @@ class RocksDBReplicaStore(StoredShard):
         replica.synced = self._commit
         return replica
 
-    def _drop_replica(self) -> None:
+    def _drop_replica(self, replica: Replica) -> None:
         changes = Changes()
+        histories = ended(replica.histories, replica.epoch, self._end.latest)
+        changes.put(self._rows.keys.copy, encode_saved(replica.saved))
+        changes.put(self._rows.keys.history, encode_history(histories))
         for kind in _OF_REPLICAS:
             changes.delete_range(*self._rows.keys.every(kind))
         row = replace(self._row, replicated=False)
@@ -193,7 +202,9 @@ class RocksDBReplicaStore(StoredShard):
         after = next(family.scan(keys.write(offset), keys.write(latest)), None)
         end = latest if after is None else offset_of(after[0])
         assert self.replica is not None
-        epoch = self.replica.histories.records.epoch_at(offset)
+        epochs = self.replica.histories.records
+        epoch = epochs.epoch_at(offset)
+        end = min(end, epochs.end_of(epoch, end)[1])
         return LoggedWrite(offset, min(end - offset, COUNT_MAX), max(0, epoch)), False
 
     def _with_flag(self, write: LoggedWrite) -> LoggedWrite:

@@ -17,7 +17,15 @@ from penstock.engine.row_replica.operations import OperationEntry
 from penstock.engine.row_replica.replica import Replica
 from penstock.engine.row_replica.row_engine import RowEngine
 from penstock.engine.row_replica.row_shard import Announce, RowShard
-from penstock.engine.row_replica.store import Histories, Loaded, Removed, Saved, Update
+from penstock.engine.row_replica.store import (
+    Histories,
+    Loaded,
+    Removed,
+    Saved,
+    Update,
+    begun,
+    ended,
+)
 
 __all__ = [
     "COUNT_MAX",
@@ -33,5 +41,7 @@ __all__ = [
     "RowShard",
     "Saved",
     "Update",
+    "begun",
     "check_write_size",
+    "ended",
 ]

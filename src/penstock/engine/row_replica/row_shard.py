@@ -60,14 +60,14 @@ class RowShard(ABC):
             self.check_exists()
             replica = self.replica
             if replica is not None:
-                self._drop_replica()
+                self._drop_replica(replica)
                 self.replica, self._logs = None, ()
                 replica.epoch = None
                 replica.wake()
 
     @abstractmethod
-    def _drop_replica(self) -> None:
-        """Forget what only replicas need; the lock is held."""
+    def _drop_replica(self, replica: Replica) -> None:
+        """Remove what only replicas need; the lock is held."""
 
     def check_exists(self) -> None:
         if self._deleted:

@@ -54,6 +54,31 @@ class Loaded(NamedTuple):
     operations: list[OperationEntry]
 
 
+def ended(histories: Histories, epoch: int | None, end: int) -> Histories:
+    """Return the histories of a shard whose last replica led under `epoch`, and whose further
+    records have no epoch of their own: they count as written under that one."""
+    records = EpochTable.from_list(histories.records.to_list())
+    if epoch is not None and epoch > records.latest:
+        records.add(epoch, end)
+    return Histories(records, EpochTable())
+
+
+def begun(former: tuple[Saved, Histories] | None, start: int, end: int) -> Loaded:
+    """Return the state of a shard that has replicas from now on. `former`: what was left when it
+    had some before. Nodes that were down since then may have copies of that time: so its epochs
+    count on, and the numbers of its operations go on."""
+    records, operations = EpochTable(), 0
+    if former is not None:
+        records = EpochTable.from_list(former[1].records.to_list())
+        operations = former[0].operations_end
+    records.truncate_from(end)  # an epoch without a record
+    if end > start and not len(records):
+        records.add(0, start)
+    records.drop_before(start)
+    saved = Saved(end, operations, operations, operations, operations, operations)
+    return Loaded(saved, Histories(records, EpochTable()), [])
+
+
 class Removed(NamedTuple):
     live: int = 0
     """Records that had not expired."""

@@ -16,6 +16,7 @@ from penstock.meta.client_api.reassignment_client import LogReassignmentClient
 from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.controller.decisions import has_internal_port, storage_nodes
 from penstock.meta.state.constants import (
+    COPY_ANEW_ROLE,
     DATA_PEERS_ROLE,
     EPOCH_BUMP_ROLE,
     HANDOVER_ROLE,
@@ -68,6 +69,7 @@ class ClusterClient(LogClient):
         REASSIGNMENT_ROLE,
         EPOCH_BUMP_ROLE,
         DATA_PEERS_ROLE,
+        COPY_ANEW_ROLE,
     )
     _proof = StartProof()
     """Whether this node's logs have what they had at its last end; set before it registers."""

@@ -28,12 +28,13 @@ from penstock.meta.controller.replica_decisions import (
     PreferredLeaders,
     completions,
     drains,
+    movable,
     moves,
     vacancies,
 )
 from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.raft.group.status import RaftStatus
-from penstock.meta.state.constants import ACTIVE, STOPPING
+from penstock.meta.state.constants import ACTIVE, REASSIGNMENT_ROLE, STOPPING
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.replica_sets import is_replicated, min_insync_of
 from penstock.meta.state.metadata.rows import NODES, SHARDS, TOPICS, read_beats
@@ -270,19 +271,30 @@ def decide_placements(
     commands += _elections(drains(copied, online, leaving))
     if commands:
         return commands
-    configs = {name: topic.config for name, topic in topics.items()}
+    configs = {name: topic.config for name, topic in topics.items() if topic.status == ACTIVE}
     brokers = {node.node_id: node.epoch for node in nodes if node.status != OFFLINE}
     minimums = {name: min_insync_of(config) for name, config in configs.items()}
     commands += completions(copied, brokers, minimums)
+    active = (shard for shard in single if shard.status == ACTIVE and shard.topic_id in configs)
+    leaving_single = movable(active, _sources(nodes)) if draining else []
     commands += moves(
-        copied,
+        [*copied, *leaving_single],
         {node.node_id for node in nodes},
         replica_nodes(nodes),
         draining,
         {name: config.replication for name, config in configs.items()},
         short=short_of_room(nodes),
+        fixed=single,
     )
     return commands
+
+
+def _sources(nodes: Sequence[Node]) -> set[int]:
+    """Return the nodes that drain and from which others can copy; none as long as a node runs a
+    release that gives no shard with one copy a second one."""
+    if not all(REASSIGNMENT_ROLE in node.roles for node in nodes):
+        return set()
+    return {node.node_id for node in nodes if node.status == DRAINING and node.address}
 
 
 def _elections(elections: Sequence[cmd.Election]) -> list[cmd.Command]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from penstock.meta.state.metadata import commands as cmd
@@ -124,13 +125,15 @@ def moves(
     replication: Mapping[str, int],
     *,
     short: Collection[int] = (),
+    fixed: Iterable[Shard] = (),
     moves_max: int = MOVES_MAX,
 ) -> list[cmd.ReassignReplicas]:
     """Move replicas from nodes that were removed, or that drain, to the nodes that hold fewest, and
     give each shard as many as its topic has. `able` are the nodes that can take some, `short` those
-    with little free disk, which are chosen last. A shard that no replica has whole stays as it is:
-    its node may join again with the records."""
-    held: Counter[int] = Counter(node for shard in shards for node in shard.replicas)
+    with little free disk, which are chosen last; `fixed` are further shards that nodes hold. A
+    shard that no replica has whole stays as it is: its node may join again with the records."""
+    everything = chain(shards, fixed)
+    held: Counter[int] = Counter(node for shard in everything for node in shard.replicas)
     under_way = sum(1 for shard in shards if _is_moving(shard, nodes))
     decided: list[cmd.ReassignReplicas] = []
     for shard in shards:
@@ -146,6 +149,11 @@ def moves(
                 cmd.ReassignReplicas(shard.topic_id, shard.partition, shard.partition_epoch, target)
             )
     return decided
+
+
+def movable(shards: Iterable[Shard], draining: Collection[int]) -> list[Shard]:
+    """Return the shards with one copy that another node can copy from a node that drains."""
+    return [shard for shard in shards if shard.leader in draining and shard.leader in shard.in_sync]
 
 
 def _is_moving(shard: Shard, nodes: Collection[int]) -> bool:

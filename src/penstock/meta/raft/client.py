@@ -78,9 +78,7 @@ from penstock.meta.raft.node import NodeTiming, RaftNode
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.state.constants import (
-    STOPPING,
-)
+from penstock.meta.state.constants import STOPPING
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.replication import all_hand_over
 from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS

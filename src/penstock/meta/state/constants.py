@@ -40,6 +40,9 @@ DATA_PEERS_ROLE: Final = "data-peers"
 INTERNAL_LISTENER: Final = "internal"
 """Under this name a node without the role `meta` announces its internal port, among its listeners.
 The members of the Raft groups have theirs in the membership."""
+COPY_ANEW_ROLE: Final = "copy-anew"
+"""A role of every node whose release lets the other replicas of a shard copy it anew after an
+operator has elected a leader that lacks records."""
 RACK: Final = "rack"
 """Under this name a node announces, among its listeners, on which rack it is. All releases store
 listeners as they come."""

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from penstock.meta.controller.controller_loop import decide_placements
 from penstock.meta.state.answers import Rejected
+from penstock.meta.state.constants import REASSIGNMENT_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata import replica_sets as rules
 from penstock.meta.state.metadata.machine import apply
 from penstock.meta.state.metadata.rows import NODES, SHARDS, TOPICS
-from penstock.meta.state.model import Shard, TopicConfig
+from penstock.meta.state.model import Node, Shard, Topic, TopicConfig
 from penstock.meta.state.view import MemoryView
 
 BROKERS = {1: 11, 2: 12, 3: 13, 4: 14}
@@ -50,6 +51,46 @@ def test_old_replicas_stay_until_the_new_ones_are_in_sync() -> None:
     done = rules.complete_reassignment(joined, brokers=BROKERS, min_insync=2)
     assert (done.replicas, done.in_sync, done.is_moving) == ((2, 3, 4), (2, 3, 4), False)
     assert (done.leader, done.leader_epoch) == (2, 6), "the removed replica leads no more"
+
+
+@pytest.mark.parametrize(
+    ("change", "target"),
+    [({}, (3,)), ({"address": ""}, None), ({"status": "online"}, None), ({"roles": ()}, None)],
+    ids=["drains", "cannot be copied from", "online", "older release"],
+)
+def test_a_node_that_drains_gives_away_its_only_copies(
+    change: dict[str, object], target: tuple[int, ...] | None
+) -> None:
+    leaving = node(1, status="draining")
+    nodes = [replace(leaving, **change), node(2), node(3)]
+    single = [shard((1,), (1,)), replace(shard((2,), (2,), 2), partition=1)]
+    topic = Topic(
+        topic_id="t",
+        namespace="default",
+        name="t",
+        partitions=2,
+        config=TopicConfig(),
+        status="active",
+        created_at_ms=0,
+        revision=1,
+    )
+    commands = decide_placements(nodes, single, [], {"t": topic})
+    expected = [] if target is None else [cmd.ReassignReplicas("t", 0, 7, target)]
+    assert commands == expected
+    assert not decide_placements(nodes, single, [], {"t": replace(topic, status="deleting")})
+
+
+def node(node_id: int, status: str = "online") -> Node:
+    return Node(
+        node_id=node_id,
+        address=f"n{node_id}:9193",
+        listeners={"storage": f"n{node_id}:9190"},
+        roles=("meta", REASSIGNMENT_ROLE),
+        boot_id="",
+        epoch=10 + node_id,
+        status=status,
+        registered_at_ms=0,
+    )
 
 
 def test_a_shard_that_gets_more_replicas_keeps_its_minimum_until_they_are_in_sync() -> None:

@@ -149,5 +149,14 @@ def test_an_operator_may_elect_a_replica_that_lacks_records() -> None:
     assert "no replica" in refusal(rules.elect_unclean(offline, 9, brokers=BROKERS))
 
 
+def test_the_other_replicas_copy_anew_after_an_election_that_gave_records_up() -> None:
+    offline = replace(shard((), eligible=(), leader=None))
+    led = rules.copied_anew(accepted(rules.elect_unclean(offline, 3, brokers=BROKERS)))
+    assert (led.adding, led.removing, led.in_sync) == ((1, 2), (), (3,))
+    joined = replace(led, in_sync=(3, 1, 2))
+    done = rules.complete_reassignment(joined, brokers=BROKERS, min_insync=2)
+    assert (done.adding, done.replicas, done.in_sync) == ((), (1, 2, 3), (3, 1, 2))
+
+
 def test_a_new_minimum_makes_nobody_eligible() -> None:
     assert rules.change_min_insync(shard((1,), eligible=(2,))).eligible == ()

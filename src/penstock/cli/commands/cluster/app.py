@@ -9,7 +9,12 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.commands.cluster.reassign import move_replicas, reassign, wait_for_drain
+from penstock.cli.commands.cluster.reassign import (
+    can_be_copied,
+    move_replicas,
+    reassign,
+    wait_for_drain,
+)
 from penstock.cli.commands.cluster.recovery import recover
 from penstock.cli.commands.cluster.replicas import elect, quarantine, replica_lines
 from penstock.cli.commands.cluster.up import up
@@ -158,6 +163,22 @@ def _wait_for_voter(connection: MetaConnection, node: int, seconds: float) -> No
         clock.wait(never, _POLL_INTERVAL_S)
 
 
+def _lead_elsewhere(connection: MetaConnection, old: int, new: int, seconds: float) -> None:
+    """Wait until a node that is about to be removed leads no Raft group: one that does would have
+    to remove itself, and answers no more."""
+    clock, never = SystemClock(), threading.Event()
+    deadline = clock.monotonic() + seconds
+    while led := [group.name for group in _status(connection).groups if group.leader == old]:
+        if clock.monotonic() > deadline:
+            raise DeadlineError(
+                f"node {old} still leads {', '.join(led)} after {seconds:g} s; stop it, then run "
+                f"`penstock cluster remove {old}`"
+            )
+        for group in led:
+            connection.call("Transfer", pb.TransferRequest(group=group, to=new), pb.Nothing)
+        clock.wait(never, _POLL_INTERVAL_S)
+
+
 def _progress(reply: pb.ClusterStatusReply, node: int) -> str:
     """Return the progress of a joining node."""
     voting = sum(node in group.voters for group in reply.groups)
@@ -258,17 +279,18 @@ def replace(
 ) -> None:
     """Wait until a new node votes in all Raft groups, move the old one's replicas, and remove it.
 
-    Records of topics with one copy stay where they are (see `remove`).
+    Shards with one copy stay where they are if the old node is down (see `remove`).
     """
     with _connection(server) as connection:
         _wait_for_voter(connection, new, wait)
         addresses = check_addresses(server or DEFAULT_ADDRESS)
         with closing(RemoteMetaClient(addresses, node_id=1, deadline_s=_DEADLINE_S)) as client:
             moved = move_replicas(client, old, new, wait)
+        _lead_elsewhere(connection, old, new, wait)
         lost = _remove(connection, old, is_forced=force)
     if moved:
         print_line(f"moved {count_text(moved, 'shard')} to node {new}")
-    print_line(f"node {new} replaced node {old}")
+    print_line(f"node {new} replaced node {old}: stop node {old} if it runs")
     _print_lost(old, lost)
 
 
@@ -329,9 +351,13 @@ def drain(
         if wait and not undo:
             wait_for_drain(client, node, wait)
         stay = [] if undo else last_replica_shards(RemoteRows(client.connection, 0), node)
+        does_move = bool(stay) and can_be_copied(client, node)
     print_line(f"node {node} {'is online again' if undo else 'is draining'}")
     if stay:
-        print_line(f"{len(stay)} shards stay: no other node has their records: {listed(stay)}")
+        until = " yet; other nodes copy them" if does_move else ""
+        print_line(
+            f"{len(stay)} shards stay: no other node has their records{until}: {listed(stay)}"
+        )
 
 
 @app.command()

@@ -16,7 +16,13 @@ from penstock.cli.quantities import read_size
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.errors import BadRequestError, DeadlineError, RequestError, StoreError
 from penstock.meta import RemoteMetaClient, ReplicaMove, Shard, Topic
-from penstock.meta.admin import plan_balance, plan_to, replica_nodes, short_of_room
+from penstock.meta.admin import (
+    REASSIGNMENT_ROLE,
+    plan_balance,
+    plan_to,
+    replica_nodes,
+    short_of_room,
+)
 from penstock.node.connect_store import check_addresses
 from penstock.platform.clock import SystemClock
 from penstock.record import ShardId
@@ -265,12 +271,13 @@ def _wait(client: RemoteMetaClient, moves: Sequence[ReplicaMove], seconds: float
 
 def move_replicas(client: RemoteMetaClient, old: int, new: int, wait_s: float) -> int:
     """Let one node have the replicas of another; return of how many shards. Shards with one copy
-    stay."""
+    stay when that node is not there to copy them from."""
+    copied_min = 1 if can_be_copied(client, old) else 2
     moves = [
         ReplicaMove(shard.id, tuple(new if node == old else node for node in settled))
         for shard in client.list_shards()
         if old in (settled := [node for node in shard.replicas if node not in shard.removing])
-        and len(settled) > 1
+        and len(settled) >= copied_min
         and new not in settled
     ]
     for outcome in client.start_reassignments(moves):
@@ -281,15 +288,26 @@ def move_replicas(client: RemoteMetaClient, old: int, new: int, wait_s: float) -
     return len(moves)
 
 
+def can_be_copied(client: RemoteMetaClient, node: int) -> bool:
+    """Return whether other nodes can copy shards of which a node has the only copy."""
+    nodes = client.list_nodes()
+    if not all(REASSIGNMENT_ROLE in known.roles for known in nodes):
+        return False
+    return any(
+        known.node_id == node and known.address and known.status != "offline" for known in nodes
+    )
+
+
 def wait_for_drain(client: RemoteMetaClient, node: int, seconds: float) -> None:
-    """Wait until a node that drains has no replica of a shard that others have, too."""
+    """Wait until a node that drains has no replica of a shard that others can copy."""
+    copied_min = 1 if can_be_copied(client, node) else 2
     clock, never = SystemClock(), threading.Event()
     deadline = clock.monotonic() + seconds
     first: int | None = None
     with progress_bar() as show:
         while True:
             held = [shard for shard in client.list_shards() if node in shard.replicas]
-            left = sum(1 for shard in held if len(shard.replicas) > 1)
+            left = sum(1 for shard in held if len(shard.replicas) >= copied_min)
             first = left if first is None else max(first, left)
             if show is not None and first:
                 show("moving", first - left, first)

@@ -57,6 +57,10 @@ def recover(
     node_id = outlook.identity.node_id
     print_line(f"node {node_id} is the only member of the new cluster {cluster_id}: start it")
     print_line(
+        "topics with several copies have no leader, because the dropped nodes may have further "
+        "records: `penstock cluster elect TOPIC --unclean` continues with those of this node"
+    )
+    print_line(
         "to add another node: delete its DATA/meta, run `penstock cluster add`, and start it"
     )
 

@@ -79,7 +79,7 @@ def elect(
         typer.Option(
             "--node",
             metavar="NODE",
-            help="Replica that leads; default: the last leader if it is online.",
+            help="Replica that leads; default: the one with the newest record.",
         ),
     ] = None,
     partition: Annotated[
@@ -116,7 +116,7 @@ def elect(
             raise BadRequestError(f"no shard of topic {topic!r} is without a leader")
         positions = _ask_all(nodes, existing.topic_id, offline)
         for shard in offline:
-            chosen = _choose(shard, node, online)
+            chosen = _choose(shard, node, online, positions)
             name = f"{topic}/{shard.partition}"
             if chosen is None:
                 print_line(f"{name}: {_sets(shard)}; no replica is online, nothing is done")
@@ -186,7 +186,9 @@ def _risk(shard: Shard, chosen: int, positions: Positions) -> str:
     return said
 
 
-def _choose(shard: Shard, node: int | None, online: set[int]) -> int | None:
+def _choose(shard: Shard, node: int | None, online: set[int], positions: Positions) -> int | None:
+    """Return the replica that leads: the one whose last record has the greatest epoch and offset.
+    Of equal ones, and of those that did not answer, the last leader comes first."""
     able = [replica for replica in shard.replicas if replica in online]
     if node is not None:
         if node not in able:
@@ -195,9 +197,13 @@ def _choose(shard: Shard, node: int | None, online: set[int]) -> int | None:
                 f"{_listed(able) or 'none'}"
             )
         return node
-    if shard.last_leader in able:
-        return shard.last_leader
-    return able[0] if able else None
+
+    def rank(replica: int) -> tuple[int, int, bool]:
+        known = _position(shard, replica, positions)
+        is_last = replica == shard.last_leader
+        return (-1, -1, is_last) if known is None else (known.epoch, known.end, is_last)
+
+    return max(able, key=rank, default=None)
 
 
 def quarantine(

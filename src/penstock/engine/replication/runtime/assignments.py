@@ -113,6 +113,8 @@ class AssignmentView:
                     partition_epoch=shard.partition_epoch,
                     min_insync=shard_min_insync(shard, topic.config),
                     throttle=shard.throttle if self._node_id in shard.adding else 0,
+                    may_begin_anew=self._node_id in shard.adding
+                    and self._node_id not in (*shard.in_sync, *shard.eligible),
                     is_single=not is_replicated(shard, topic.config),
                 )
 

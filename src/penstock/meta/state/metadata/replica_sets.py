@@ -235,6 +235,15 @@ def elect_unclean(shard: Shard, node: int, *, brokers: Collection[int]) -> Shard
     )
 
 
+def copied_anew(shard: Shard) -> Shard:
+    """Return a shard whose leader was elected by an operator's word: the other replicas are as good
+    as new ones. They may have committed records that the leader lacks, and drop these."""
+    others = tuple(
+        node for node in shard.replicas if node != shard.leader and node not in shard.removing
+    )
+    return replace(shard, adding=others)
+
+
 def leave(shard: Shard, node: int, *, brokers: BrokerEpochs, min_insync: int) -> Shard | Rejected:
     """Return the shard after a replica found damage in its log, and may be counted no more. The
     last replica that has everything cannot leave: nothing could take its place."""

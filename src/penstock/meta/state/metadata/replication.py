@@ -20,6 +20,7 @@ from penstock.meta.events import Event, ShardPut
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.constants import (
     ACTIVE,
+    COPY_ANEW_ROLE,
     HANDOVER_ROLE,
     MEMORY_STORAGE,
     OFFLINE,
@@ -80,6 +81,12 @@ def all_replicate(view: Reader) -> bool:
 def all_hand_over(view: Reader) -> bool:
     """Return whether every node runs a release that knows nodes which are about to stop."""
     return all(HANDOVER_ROLE in node.roles for node in NODES.scan(view))
+
+
+def all_copy_anew(view: Reader) -> bool:
+    """Return whether every node runs a release whose replicas may drop committed records that an
+    operator has given up."""
+    return all(COPY_ANEW_ROLE in node.roles for node in NODES.scan(view))
 
 
 # Commands that name shards
@@ -202,8 +209,15 @@ def elect_unclean(view: View, command: ElectUnclean, moment: Moment) -> Change |
         return Rejected(
             "bad_request", f"node {shard.leader} leads {shard.name}: nothing to elect", shard.name
         )
-    after = rules.elect_unclean(shard, command.node_id, brokers=broker_epochs(view))
+    after = _elected_unclean(view, shard, command.node_id, broker_epochs(view))
     return _put_one(view, shard, after, moment)
+
+
+def _elected_unclean(view: Reader, shard: Shard, node: int, brokers: Brokers) -> Shard | Rejected:
+    after = rules.elect_unclean(shard, node, brokers=brokers)
+    if isinstance(after, Shard) and all_copy_anew(view):
+        return rules.copied_anew(after)
+    return after
 
 
 def reassign_replicas(view: View, command: ReassignReplicas, moment: Moment) -> Change | Rejected:
@@ -369,7 +383,7 @@ def _change_replicas(view: View, node_id: int, moment: Moment, change: ShardChan
         min_insync = rules.shard_min_insync(shard, topic.config)
         after = _elected(change(shard, topic.config, brokers, min_insync), brokers, min_insync)
         if topic.config.storage_type == MEMORY_STORAGE:
-            after = _begun_anew(after, node_id, brokers)
+            after = _begun_anew(view, after, node_id, brokers)
         events += _put_changed(view, shard, after, moment)
     return events
 
@@ -397,7 +411,7 @@ def _elected(shard: Shard, brokers: Brokers, min_insync: int) -> Shard:
     return led if led.leader is not None else shard
 
 
-def _begun_anew(shard: Shard, node_id: int, brokers: Brokers) -> Shard:
+def _begun_anew(view: Reader, shard: Shard, node_id: int, brokers: Brokers) -> Shard:
     """Return a shard in memory with a leader, when every node that had all of its records has
     ended: no operator can bring them back. Another replica than `node_id` may have some."""
     if shard.leader is not None or shard.in_sync or shard.eligible:
@@ -407,7 +421,7 @@ def _begun_anew(shard: Shard, node_id: int, brokers: Brokers) -> Shard:
     )
     if not able:
         return shard
-    led = rules.elect_unclean(shard, able[0], brokers=brokers)
+    led = _elected_unclean(view, shard, able[0], brokers)
     return led if isinstance(led, Shard) else shard
 
 
