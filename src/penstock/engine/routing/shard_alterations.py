@@ -38,7 +38,7 @@ class ShardAlterations(BatchWorker[list[str]]):
         cache.on_altered = self.add
 
     def add(self, topic_id: str) -> None:
-        """Have the replicas of a topic follow its configuration; returns at once."""
+        """Have the replicas of a topic follow its configuration; returns immediately."""
         with self._changed:
             self._altered[topic_id] = None
             self._changed.notify()
