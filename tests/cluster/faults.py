@@ -80,11 +80,17 @@ STARTS_S: Final = {
 """About how long nodes take to start after a fault."""
 
 
+FLIPS = frozenset({"bit flips", "bit flips anywhere"})
+
+
 def strike(nodes: Nodes, fault: Fault) -> str:
     """Let a fault happen and end; return what happened to which node. All nodes run afterwards."""
     leader = nodes.leader(API, fault.partition) or nodes.numbers[0]
     others = [node for node in nodes.numbers if node != leader]
     chosen = leader if fault.role == "leader" or not others else others[fault.number % len(others)]
+    if fault.kind in FLIPS:
+        # A minority: damage that no reader has met yet stays in the files.
+        chosen = nodes.damaged = nodes.damaged or chosen
     outcome = KINDS[fault.kind].run(nodes, fault, chosen)
     if KINDS[fault.kind].copies > 1:
         # The next fault may take another copy: this one must be there again.
@@ -137,22 +143,27 @@ def _wipe(nodes: Nodes, fault: Fault, node: int) -> None:
     _restart(nodes, node)
 
 
-def _flip(nodes: Nodes, fault: Fault, node: int) -> None:
+def _flip(nodes: Nodes, fault: Fault, node: int) -> str:
     nodes.stop(node)
     nodes.flip_bits(node, Random(fault.number))
     time.sleep(fault.lasts_s)
-    _restart(nodes, node)
+    return _start_damaged(nodes, node)
 
 
 def _flip_any(nodes: Nodes, fault: Fault, node: int) -> str:
-    """Flip bits in files of any kind. A node that cannot trust its files may refuse to start: then
-    it starts with an empty directory, as after a change of its disk."""
+    """Flip bits in files of any kind."""
     random = Random(fault.number)
     if random.random() < 0.5:
         nodes.stop(node)
     else:
         nodes.kill(node)
     flipped = nodes.flip_bits(node, random, tuple(FILE_KINDS))
+    return f", files {', '.join(flipped)}{_start_damaged(nodes, node)}"
+
+
+def _start_damaged(nodes: Nodes, node: int) -> str:
+    """Start a node that cannot trust its files and may refuse to: then it starts with an empty
+    directory, as after a change of its disk."""
     nodes.start(node)
     wait_until(
         lambda: nodes.is_ready(node) or node in nodes.dead(), f"node {node} is ready, or refuses"
@@ -166,7 +177,7 @@ def _flip_any(nodes: Nodes, fault: Fault, node: int) -> str:
         time.sleep(3.0)
         nodes.start(node)
     nodes.wait_ready()
-    return f", files {', '.join(flipped)}{refused}"
+    return refused
 
 
 def _cut_power(nodes: Nodes, fault: Fault, node: int) -> None:

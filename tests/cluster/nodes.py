@@ -107,6 +107,8 @@ class Nodes:
         self.kafka: Final = {n: f"{hosts[n]}:{self._ports[n][2]}" for n in self.numbers}
         self.http: Final = {n: self._ports[n][3] for n in self.numbers}
         self.running: Final[dict[int, subprocess.Popen[bytes]]] = {}
+        self.damaged: int | None = None
+        """The node in whose files bits were flipped."""
         self.paused: Final[set[int]] = set()
         self.mounted: Final[set[int]] = set()
         self.devices: Final[dict[int, Device]] = {}
