@@ -53,6 +53,7 @@ from penstock.remote.peers.forward_calls import ForwardCalls
 from penstock.remote.peers.shard_service import ShardService, forwarded_methods, shard_handlers
 from penstock.remote.wire import records as wire
 from penstock.remote.wire.packed_write import WRITE_PACKED, unpack_write
+from penstock.remote.wire.shard_calls import READ, WRITE
 
 HERE, THERE = 1, 2
 packed = msgpack.encode
@@ -305,12 +306,14 @@ def test_requests_that_wait_for_other_nodes_are_bounded(
     connections.close()
 
 
-def test_write_send_and_reads_reach_the_leader(pair: Pair) -> None:
+def test_write_send_and_read_send_reach_the_leader(pair: Pair) -> None:
     manager = pair.forwarder
     sent = [wire.record_to_wire(Record(b"one", b"k", ("red",)))]
-    written = manager.write_send(THERE, pb.ShardWrite(shard=pair.name, records=sent))
+    written = manager.write_send(THERE, WRITE, pb.ShardWrite(shard=pair.name, records=sent))
     assert isinstance(written, pb.ShardWritten)
     assert (written.first, written.count) == (0, 1)
+    reply = manager.read_send(THERE, READ, READ.encode(pair.shard, Offset(0)))
+    assert [record.value for record in READ.decode(reply)] == [b"one"]
     engine = manager.engine_of(THERE, MEMORY)
     by_offset = engine.read_by_offset(pair.shard, Offset(0), max_records=1)
     by_tag = engine.read_by_tag(pair.shard, "red")
@@ -319,7 +322,7 @@ def test_write_send_and_reads_reach_the_leader(pair: Pair) -> None:
     assert newest is not None
     assert newest.value == b"one"
     with pytest.raises(NotLeaderError):
-        manager.write_send(THERE, pb.ShardWrite(shard="absent_0", records=sent))
+        manager.write_send(THERE, WRITE, pb.ShardWrite(shard="absent_0", records=sent))
 
 
 def test_a_forwarded_write_keeps_its_acks_and_the_transaction_of_its_producer(
@@ -355,11 +358,11 @@ def test_a_forwarded_write_keeps_its_acks_and_the_transaction_of_its_producer(
     ]
     # A node of an earlier release says nothing of acks.
     sent = pb.ShardWrite(shard=pair.name, records=[wire.record_to_wire(Record(b"six"))])
-    pair.forwarder.write_send(THERE, sent)
+    pair.forwarder.write_send(THERE, WRITE, sent)
     assert seen[-1] == (1, None, Acks.ALL)
     sent.acks = "some"
     with pytest.raises(BadRequestError, match="'some' is not one of none, leader, all"):
-        pair.forwarder.write_send(THERE, sent)
+        pair.forwarder.write_send(THERE, WRITE, sent)
 
 
 def test_writes_and_reads_take_the_channel_and_grpc_where_there_is_none(tmp_path: Path) -> None:

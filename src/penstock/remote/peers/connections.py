@@ -1,10 +1,10 @@
 """`ClientConnectionManager`: connections to the other nodes, for the shards that they lead.
 
-`write_send` passes records, `send` any other call, to the `ShardService` of the node that the
-metadata names as leader, once; that node serves it or answers that it does not lead. Writes and
-reads take the channel `forward` of the internal port where it is connected, all else gRPC. At most
-`PENDING_CALLS_MAX` calls wait for other nodes: each holds a thread, and some threads must stay free
-for the requests of those nodes.
+`write_send` passes calls that change a shard, `read_send` those that read it, to the `ShardService`
+of the node that the metadata names as leader, once; that node serves it or answers that it does not
+lead. Writes and reads take the channel `forward` of the internal port where it is connected, all
+else gRPC. At most `PENDING_CALLS_MAX` calls wait for other nodes: each holds a thread, and some
+threads must stay free for the requests of those nodes.
 """
 
 from __future__ import annotations
@@ -88,9 +88,13 @@ class ClientConnectionManager:
     def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:  # noqa: ARG002 - the leader knows it
         return RemoteEngine(self, node_id)
 
-    def write_send(self, node_id: int, message: WireMessage) -> WireMessage:
-        """Have the leader of a shard append records."""
-        return self.send(node_id, WRITE, message)
+    def write_send(self, node_id: int, call: ShardCall[P, R], message: WireMessage) -> WireMessage:
+        """Have the leader of a shard append records, or change the shard in another way."""
+        return self._send(node_id, call, message)
+
+    def read_send(self, node_id: int, call: ShardCall[P, R], message: WireMessage) -> WireMessage:
+        """Have the leader of a shard read records, or look at the shard in another way."""
+        return self._send(node_id, call, message)
 
     def send_packed(self, node_id: int, write: PackedWrite) -> WireMessage | None:
         """Have the leader of a shard append records, over the internal port; None: nothing was
@@ -186,7 +190,7 @@ class ClientConnectionManager:
         with self._pending_call(node_id, address, request):
             return call(request, timeout=timeout_s)
 
-    def send(self, node_id: int, call: ShardCall[P, R], message: WireMessage) -> WireMessage:
+    def _send(self, node_id: int, call: ShardCall[P, R], message: WireMessage) -> WireMessage:
         """Send a call of the engine contract; return all pages of its reply as one."""
         reply_type = call.reply.message
         if not call.is_paged:

@@ -19,12 +19,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _forwarded(call: ShardCall[P, R]) -> Callable[Concatenate[RemoteEngine, P], R]:
-    """Return the method that sends a call to the other node."""
+def _read(call: ShardCall[P, R]) -> Callable[Concatenate[RemoteEngine, P], R]:
+    """Return the method that sends a call which reads to the other node."""
 
     def send(self: RemoteEngine, /, *arguments: P.args, **named: P.kwargs) -> R:
         message = call.encode(*arguments, **named)
-        return call.decode(self.connections.send(self.node_id, call, message))
+        return call.decode(self.connections.read_send(self.node_id, call, message))
+
+    return send
+
+
+def _change(call: ShardCall[P, R]) -> Callable[Concatenate[RemoteEngine, P], R]:
+    """Return the method that sends a call which changes the shard to the other node."""
+
+    def send(self: RemoteEngine, /, *arguments: P.args, **named: P.kwargs) -> R:
+        message = call.encode(*arguments, **named)
+        return call.decode(self.connections.write_send(self.node_id, call, message))
 
     return send
 
@@ -36,17 +46,17 @@ class RemoteEngine(ForwardingEngine):
         self.connections: Final = connections
         self.node_id: Final = node_id
 
-    seal_shard = _forwarded(calls.SEAL)
-    shard_info = _forwarded(calls.INFO)
-    read_by_offset = _forwarded(calls.READ)
-    read_by_tag = _forwarded(calls.READ_BY_TAG)
-    read_by_key = _forwarded(calls.READ_BY_KEY)
-    query_by_key = _forwarded(calls.QUERY_BY_KEY)
-    delete_by_key = _forwarded(calls.DELETE_BY_KEY)
-    delete_by_offset = _forwarded(calls.DELETE_BY_OFFSET)
-    delete_records_before = _forwarded(calls.DELETE_BEFORE)
-    get_offset_by_timestamp = _forwarded(calls.OFFSET_AT)
-    compact = _forwarded(calls.COMPACT)
+    seal_shard = _change(calls.SEAL)
+    shard_info = _read(calls.INFO)
+    read_by_offset = _read(calls.READ)
+    read_by_tag = _read(calls.READ_BY_TAG)
+    read_by_key = _read(calls.READ_BY_KEY)
+    query_by_key = _read(calls.QUERY_BY_KEY)
+    delete_by_key = _change(calls.DELETE_BY_KEY)
+    delete_by_offset = _change(calls.DELETE_BY_OFFSET)
+    delete_records_before = _change(calls.DELETE_BEFORE)
+    get_offset_by_timestamp = _read(calls.OFFSET_AT)
+    compact = _change(calls.COMPACT)
 
     def forward_write(
         self,
@@ -60,7 +70,7 @@ class RemoteEngine(ForwardingEngine):
         written = self.connections.send_packed(self.node_id, packed)
         if written is None:
             message = calls.WRITE.encode(shard, records, producer=producer, acks=acks)
-            written = self.connections.write_send(self.node_id, message)
+            written = self.connections.write_send(self.node_id, calls.WRITE, message)
         return calls.WRITE.decode(written)
 
     def batch_write(
