@@ -39,11 +39,11 @@ def test_dispatchers_do_not_wait_for_their_next_look(
         store.dispatch.register(collector)
         for number in range(3):
             store.append(ORDERS, record(number))
-            assert collector.called.acquire(timeout=60), "nobody woke the dispatcher"
+            assert collector.called.acquire(timeout=60), "the dispatcher was not woken"
         store.set_commit_offset(ORDERS, 3)
         store.append(ORDERS, record(3))
         store.set_commit_offset(ORDERS, 4)
-        assert collector.called.acquire(timeout=60), "nobody told of the commit offset"
+        assert collector.called.acquire(timeout=60), "the commit offset was not reported"
     assert collector.offsets == [0, 1, 2, 3]
 
 
