@@ -30,7 +30,16 @@ def test_a_duration_is_read_as_milliseconds(text: str, milliseconds: int) -> Non
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("512KiB", 524_288), ("64mib", 67_108_864), ("10GB", 10**10), ("1B", 1), ("1TiB", 1 << 40)],
+    [
+        ("512KiB", 524_288),
+        ("64mib", 67_108_864),
+        ("10GB", 10**10),
+        ("1B", 1),
+        ("1TiB", 1 << 40),
+        ("262144", 262_144),
+        (" 7 ", 7),
+        ("0", 0),
+    ],
 )
 def test_a_size_is_read_as_bytes(text: str, size: int) -> None:
     assert read_size(text) == size
@@ -40,6 +49,12 @@ def test_a_size_is_read_as_bytes(text: str, size: int) -> None:
 def test_what_is_not_a_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(BadRequestError, match="write 500ms"):
         read_duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "0x10", "1e6", "٣", "10 20", "10M", "MB"])
+def test_what_is_not_a_size_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(BadRequestError, match=r"a number of bytes \(262144\).*256KiB"):
+        read_size(text)
 
 
 def test_options_of_topics_take_durations_and_sizes_where_they_fit() -> None:

@@ -1,4 +1,4 @@
-"""Parses durations and sizes: `3d`, `1h30m`, `500ms`, `10GiB`, `64MB`."""
+"""Parses durations and sizes: `3d`, `1h30m`, `500ms`, `262144`, `10GiB`, `64MB`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,15 @@ def read_duration_ms(text: str) -> int:
 
 
 def read_size(text: str) -> int:
-    """Return the bytes of `10GiB` (1024³) or `10GB` (1000³)."""
-    return _read(text, _BYTES, f"{text!r} is not a size; write 512KiB, 64MiB, 10GiB or 10GB")
+    """Return the bytes of `262144`, `10GiB` (1024³) or `10GB` (1000³)."""
+    plain = text.strip()
+    if plain.isascii() and plain.isdecimal():
+        return int(plain)
+    problem = (
+        f"{text!r} is not a size; write a number of bytes (262144), or one with a unit: 256KiB, "
+        "64MiB, 10GiB, 500kB, 10MB or 10GB"
+    )
+    return _read(text, _BYTES, problem)
 
 
 def _read(text: str, units: dict[str, int], problem: str) -> int:

@@ -65,7 +65,9 @@ def reassign(
     throttle: Annotated[
         str | None,
         typer.Option(
-            "--throttle", metavar="BYTES", help="Bytes per second that each node copies, as 50MB."
+            "--throttle",
+            metavar="SIZE",
+            help="Bytes per second that each node copies: 262144, 256KiB, 50MB.",
         ),
     ] = None,
     wait: Annotated[

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from penstock.cli.arguments import AsJson, Directory
 from penstock.cli.commands.pipeline.jobs import Master, Topics, app, start_session
 from penstock.cli.output import print_fields, print_json, print_table, progress_bar, size_text
+from penstock.cli.quantities import read_size
+from penstock.errors import BadRequestError
 
 Tier = Annotated[
     str | None,
@@ -22,8 +24,10 @@ Tier = Annotated[
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Upload topics that their node uploads itself, too.")
 ]
+_CHUNK_SIZE_MIN: Final = 4096
 ChunkSize = Annotated[
-    int, typer.Option(min=4096, metavar="BYTES", help="Size of the uploaded objects.")
+    str,
+    typer.Option(metavar="SIZE", help="Size of the uploaded objects: 4456448, 4352KiB, 64MB."),
 ]
 
 
@@ -34,7 +38,7 @@ def offload(
     tier: Tier = None,
     topics: Topics = None,
     take_over: TakeOver = False,
-    chunk_size: ChunkSize = 17 << 18,
+    chunk_size: ChunkSize = "4352KiB",
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
@@ -45,6 +49,9 @@ def offload(
 
     Example: [b]penstock pipeline offload data --tier s3://logs/penstock[/b]
     """
+    size = read_size(chunk_size)
+    if size < _CHUNK_SIZE_MIN:
+        raise BadRequestError(f"--chunk-size is {size} bytes, the minimum is {_CHUNK_SIZE_MIN}")
     from penstock.pipeline import jobs
 
     with progress_bar() as progress:
@@ -54,7 +61,7 @@ def offload(
             tier,
             topics=topics,
             take_over=take_over,
-            chunk_size=chunk_size,
+            chunk_size=size,
             progress=progress,
         )
     if as_json:
