@@ -23,6 +23,7 @@ from penstock.meta.state.constants import (
     PLUGIN_STORAGE_ROLE,
     RACK,
     REASSIGNMENT_ROLE,
+    REPLICA_ORDER_ROLE,
     REPLICATION_ROLE,
 )
 from penstock.meta.state.metadata.rows import NODES
@@ -70,6 +71,7 @@ class ClusterClient(LogClient):
         EPOCH_BUMP_ROLE,
         DATA_PEERS_ROLE,
         COPY_ANEW_ROLE,
+        REPLICA_ORDER_ROLE,
     )
     _proof = StartProof()
     """Whether this node's logs have what they had at its last end; set before it registers."""

@@ -43,6 +43,9 @@ The members of the Raft groups have theirs in the membership."""
 COPY_ANEW_ROLE: Final = "copy-anew"
 """A role of every node whose release lets the other replicas of a shard copy it anew after an
 operator has elected a leader that lacks records."""
+REPLICA_ORDER_ROLE: Final = "replica-order"
+"""A role of every node whose release stores the replicas of a shard before a reassignment, and
+restores their order when it is cancelled."""
 RACK: Final = "rack"
 """Under this name a node announces, among its listeners, on which rack it is. All releases store
 listeners as they come."""

@@ -132,6 +132,9 @@ class Shard(Struct, frozen=True, array_like=True, kw_only=True):
     min_insync: int = 0
     """How many replicas must have a record while the shard gets more of them than it had: the
     topic's minimum counts from when so many are in sync. 0: it does."""
+    previous: tuple[int, ...] = ()
+    """The replicas before the reassignment that is under way, the preferred leader first: what a
+    cancellation restores. Empty: none is, or it began under a release that did not store them."""
 
     @property
     def is_moving(self) -> bool:
@@ -154,6 +157,7 @@ class Shard(Struct, frozen=True, array_like=True, kw_only=True):
 
 _UNREPLICATED_FIELDS: Final = 10
 _UNCHANGING_FIELDS: Final = 15
+_UNORDERED_FIELDS: Final = 17
 
 
 def stored_fields(shard: Shard) -> tuple[object, ...]:
@@ -169,7 +173,10 @@ def stored_fields(shard: Shard) -> tuple[object, ...]:
     )
     if not is_replicated:
         return fields[:_UNREPLICATED_FIELDS]
-    return fields if shard.throttle or shard.min_insync else fields[:_UNCHANGING_FIELDS]
+    if shard.previous:
+        return fields
+    is_changing = shard.throttle or shard.min_insync
+    return fields[: _UNORDERED_FIELDS if is_changing else _UNCHANGING_FIELDS]
 
 
 def stored_node(node: Node) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from penstock.meta.controller.controller_loop import decide_placements
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.constants import REASSIGNMENT_ROLE
+from penstock.meta.state.constants import REASSIGNMENT_ROLE, REPLICA_ORDER_ROLE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata import replica_sets as rules
 from penstock.meta.state.metadata.machine import apply
@@ -19,6 +19,7 @@ from penstock.meta.state.model import Node, Shard, Topic, TopicConfig
 from penstock.meta.state.view import MemoryView
 
 BROKERS = {1: 11, 2: 12, 3: 13, 4: 14}
+ROLES = ("replication", "reassignment")
 
 
 def shard(replicas: tuple[int, ...], in_sync: tuple[int, ...], leader: int | None = 1) -> Shard:
@@ -118,6 +119,49 @@ def test_a_replica_that_is_the_only_one_left_counts_as_in_sync() -> None:
     assert (cancelled.replicas, cancelled.in_sync, cancelled.eligible) == ((1,), (1,), ())
 
 
+@pytest.mark.parametrize(
+    "targets",
+    [[(4, 3, 2)], [(3, 4)], [(3, 2, 4), (4, 2, 3)], [(3, 4, 2), (1, 2, 4)], [(2, 1, 3, 4)]],
+    ids=["other", "fewer", "changed", "given up", "more"],
+)
+def test_a_cancelled_move_restores_the_order_of_the_replicas(
+    targets: list[tuple[int, ...]],
+) -> None:
+    history = History(1)
+    for node in history.has:
+        history.register(node, (*ROLES, REPLICA_ORDER_ROLE))
+    before = replace(history.shard, replicas=(1, 2, 3), in_sync=(1, 2, 3), leader=1)
+    SHARDS.put(history.view, before, "t", 0)
+    for target in targets:
+        history.run(cmd.ReassignReplicas("t", 0, history.shard.partition_epoch, target))
+    moving = history.shard
+    history.cancel()
+    cancelled = history.shard
+    assert (moving.is_moving, moving.previous) == (True, (1, 2, 3))
+    assert (cancelled.is_moving, cancelled.previous) == (False, ())
+    assert cancelled.replicas == (1, 2, 3)
+
+
+def test_the_order_of_replicas_is_not_stored_while_a_node_runs_an_older_release() -> None:
+    history = History(1)
+    for node in history.has:
+        history.register(node, (*ROLES, REPLICA_ORDER_ROLE) if node != 4 else ROLES)
+    before = replace(history.shard, replicas=(1, 2, 3), in_sync=(1, 2, 3), leader=1)
+    SHARDS.put(history.view, before, "t", 0)
+    history.run(cmd.ReassignReplicas("t", 0, before.partition_epoch, (4, 3, 2)))
+    assert history.shard.previous == ()
+    SHARDS.put(history.view, replace(history.shard, previous=(1, 2, 3)), "t", 0)
+    history.cancel()
+    assert history.shard.replicas == (3, 2, 1), "as nodes of the older release have it"
+
+
+def test_a_removed_node_does_not_come_back_with_a_cancelled_move() -> None:
+    moving = replace(shard((4, 3, 1), (3, 1)), adding=(4,), removing=(1,), previous=(1, 2, 3))
+    cancelled = rules.cancel_reassignment(moving, brokers=BROKERS, min_insync=2)
+    assert isinstance(cancelled, Shard)
+    assert cancelled.replicas == (1, 3)
+
+
 class History:
     """One shard on four nodes. Which records a node has is modelled; the metadata are real."""
 
@@ -141,7 +185,7 @@ class History:
         self.check()
         return answer
 
-    def register(self, node: int) -> None:
+    def register(self, node: int, roles: tuple[str, ...] = ROLES) -> None:
         known = NODES.get(self.view, node)
         self.runs += 1
         self.run(
@@ -149,7 +193,7 @@ class History:
                 node,
                 "h",
                 {"storage": f"h:{node}"},
-                ("replication", "reassignment"),
+                roles,
                 f"run-{self.runs}",
                 "S",
                 is_proven=known is not None,

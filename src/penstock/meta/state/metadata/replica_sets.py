@@ -269,9 +269,12 @@ def reassign(
     brokers: BrokerEpochs,
     min_insync: int,
     throttle: int = 0,
+    keeps_order: bool = False,
 ) -> Shard | Rejected:
     """Return the shard on its way to other replicas, the preferred leader first. A reassignment
-    that was under way ends."""
+    that was under way ends. `keeps_order`: store the replicas as they were, for a cancellation."""
+    if not keeps_order:
+        shard = replace(shard, previous=())
     given_up = tuple(node for node in shard.adding if node not in target)
     if given_up:
         outcome = cancel_reassignment(shard, brokers=brokers, min_insync=min_insync)
@@ -279,6 +282,7 @@ def reassign(
             return outcome
         shard = outcome
     settled = [node for node in shard.replicas if node not in shard.adding]
+    before = shard.previous if shard.is_moving else shard.replicas
     removed = tuple(node for node in settled if node not in target)
     moving = replace(
         shard,
@@ -286,6 +290,7 @@ def reassign(
         adding=tuple(node for node in target if node not in settled),
         removing=removed,
         throttle=throttle,
+        previous=before if keeps_order else (),
         partition_epoch=shard.partition_epoch + 1,
     )
     return complete_reassignment(moving, brokers=brokers, min_insync=min_insync)
@@ -294,7 +299,8 @@ def reassign(
 def cancel_reassignment(
     shard: Shard, *, brokers: BrokerEpochs, min_insync: int
 ) -> Shard | Rejected:
-    """Return the shard without the replicas that a reassignment was adding."""
+    """Return the shard without the replicas that a reassignment was adding; the others are in the
+    order that they had before it."""
     kept = tuple(node for node in shard.replicas if node not in shard.adding)
     if not set(kept) & {*shard.in_sync, *shard.eligible}:
         return Rejected(
@@ -302,7 +308,11 @@ def cancel_reassignment(
             f"only replicas that are being added have all records of {shard.name}",
             shard.name,
         )
-    return _drop(shard, shard.adding, brokers=brokers, min_insync=min_insync)
+    restored = [node for node in shard.previous if node in kept]
+    ordered = (*restored, *(node for node in kept if node not in restored), *shard.adding)
+    return _drop(
+        replace(shard, replicas=ordered), shard.adding, brokers=brokers, min_insync=min_insync
+    )
 
 
 def complete_reassignment(shard: Shard, *, brokers: BrokerEpochs, min_insync: int) -> Shard:
@@ -326,6 +336,7 @@ def _drop(shard: Shard, nodes: tuple[int, ...], *, brokers: BrokerEpochs, min_in
         adding=(),
         removing=(),
         throttle=0,
+        previous=(),
         partition_epoch=shard.partition_epoch + 1,
     )
     for node in nodes:

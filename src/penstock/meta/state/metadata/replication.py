@@ -25,6 +25,7 @@ from penstock.meta.state.constants import (
     MEMORY_STORAGE,
     OFFLINE,
     ONLINE,
+    REPLICA_ORDER_ROLE,
     REPLICATION_ROLE,
     SYNC_FLUSH,
 )
@@ -87,6 +88,11 @@ def all_copy_anew(view: Reader) -> bool:
     """Return whether every node runs a release whose replicas may drop committed records that an
     operator has given up."""
     return all(COPY_ANEW_ROLE in node.roles for node in NODES.scan(view))
+
+
+def all_restore_order(view: Reader) -> bool:
+    """Return whether every node runs a release that stores the replicas before a reassignment."""
+    return all(REPLICA_ORDER_ROLE in node.roles for node in NODES.scan(view))
 
 
 # Commands that name shards
@@ -246,6 +252,7 @@ def reassign_replicas(view: View, command: ReassignReplicas, moment: Moment) -> 
         brokers=broker_epochs(view),
         min_insync=rules.min_insync_of(topic.config),
         throttle=command.throttle,
+        keeps_order=all_restore_order(view),
     )
     return _put_one(view, shard, after, moment)
 
@@ -259,8 +266,9 @@ def cancel_reassignment(
     shard, topic = pair
     if not shard.adding and not shard.removing:
         return Rejected("bad_request", f"{shard.name} is not being moved", shard.name)
+    known = shard if all_restore_order(view) else replace(shard, previous=())
     after = rules.cancel_reassignment(
-        shard,
+        known,
         brokers=broker_epochs(view),
         min_insync=rules.shard_min_insync(shard, topic.config),
     )
