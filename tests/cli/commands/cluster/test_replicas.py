@@ -3,9 +3,12 @@ up."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from penstock.cli.commands.cluster.known_ends import KnownEnd, known_ends
 from penstock.cli.commands.cluster.replicas import (
     Positions,
     _position_lines,
@@ -14,7 +17,7 @@ from penstock.cli.commands.cluster.replicas import (
 )
 from penstock.engine.replication.runtime.shard_replica import ReplicaPosition
 from penstock.errors import DeadlineError
-from penstock.meta import Shard, Topic, TopicConfig
+from penstock.meta import NewOffset, Shard, StandaloneMetaClient, Topic, TopicConfig
 from penstock.meta.controller.replica_status import replicas_of
 
 SHARD = Shard(
@@ -70,10 +73,45 @@ def test_a_dry_run_shows_each_replica_and_what_is_given_up() -> None:
         "node 3: not reached: it is offline",
     ]
     unknown = ", and all that only node 3 has, which is not known"
-    assert _risk(SHARD, 1, POSITIONS) == (
+    assert list(_risk(SHARD, 1, POSITIONS, None)) == [
         f"with node 1, 3 records of the replicas that answered are given up{unknown}"
-    )
-    assert _risk(SHARD, 2, POSITIONS) == (
+    ]
+    assert list(_risk(SHARD, 2, POSITIONS, KnownEnd(103, "x"))) == [
         f"with node 2, 0 records of the replicas that answered are given up{unknown}"
-    )
-    assert "is not known: node 3 did not say" in _risk(SHARD, 3, POSITIONS)
+    ]
+    (said,) = _risk(SHARD, 3, POSITIONS, None)
+    assert "is not known: node 3 did not say" in said
+
+
+def test_a_dry_run_counts_committed_records_that_no_replica_has() -> None:
+    end = KnownEnd(120, "the committed offset of group 'g'")
+    assert list(_risk(SHARD, 2, POSITIONS, end))[1:] == [
+        (
+            "17 committed records from offset 103 on are on no replica that answered: "
+            "the committed offset of group 'g' is 120"
+        )
+    ]
+    cut: Positions = {1: {0: ReplicaPosition(0, 90, 98, 4)}}
+    assert list(_risk(SHARD, 1, cut, None))[1:] == [
+        (
+            "8 committed records from offset 90 on are on no replica that answered: "
+            "the commit offset of a replica is 98"
+        )
+    ]
+
+
+def test_the_end_of_a_shard_is_the_greatest_that_groups_and_segments_know(tmp_path: Path) -> None:
+    with StandaloneMetaClient.open(str(tmp_path / "meta")) as client:
+        topic = client.create_topic("orders", partitions=2)
+        shards = client.list_shards(topic.topic_id)
+        client.next_segment(shards[1].id, 0, 30)
+        client.reset_offsets("default", "a", [NewOffset(shards[0].name, 7)])
+        client.reset_offsets("other", "b", [NewOffset(shards[0].name, 9)])
+        client.reset_offsets("default", "c", [NewOffset(shards[1].name, 29)])
+        assert known_ends(client, shards) == (
+            {
+                shards[0].name: KnownEnd(9, "the committed offset of group 'b'"),
+                shards[1].name: KnownEnd(30, "the end of segment 0"),
+            },
+            "",
+        )

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from penstock.cli.commands.cluster.known_ends import KnownEnd, known_ends
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.engine.replication.runtime.shard_replica import ReplicaPosition
@@ -115,6 +116,9 @@ def elect(
         if not offline:
             raise BadRequestError(f"no shard of topic {topic!r} is without a leader")
         positions = _ask_all(nodes, existing.topic_id, offline)
+        ends, unread = known_ends(client, offline)
+        if unread:
+            print_line(f"records that are on no replica may not be counted: {unread}")
         for shard in offline:
             chosen = _choose(shard, node, online, positions)
             name = f"{topic}/{shard.partition}"
@@ -124,7 +128,8 @@ def elect(
             print_line(f"{name}: {_sets(shard)}, last leader {shard.last_leader or 'unknown'}")
             for line in _position_lines(shard, positions):
                 print_line(f"  {line}")
-            print_line(f"  {_risk(shard, chosen, positions)}")
+            for line in _risk(shard, chosen, positions, ends.get(shard.name)):
+                print_line(f"  {line}")
             if not dry_run:
                 client.elect_unclean(shard.id, chosen, shard.partition_epoch)
             print_line(f"{name}: node {chosen} {'would lead' if dry_run else 'leads'}")
@@ -171,11 +176,31 @@ def _position_lines(shard: Shard, positions: Positions) -> Iterator[str]:
             yield f"node {node}: has no replica open"
 
 
-def _risk(shard: Shard, chosen: int, positions: Positions) -> str:
-    """Say how many records are given up when a node leads."""
+def _risk(
+    shard: Shard, chosen: int, positions: Positions, known_end: KnownEnd | None
+) -> Iterator[str]:
+    """Say how many records are given up when a node leads, and how many are lost whoever leads."""
     mine = _position(shard, chosen, positions)
     if mine is None:
-        return f"how many records are given up is not known: node {chosen} did not say what it has"
+        yield f"how many records are given up is not known: node {chosen} did not say what it has"
+    else:
+        yield _given_up(shard, chosen, mine, positions)
+    answers = {node: _position(shard, node, positions) for node in shard.replicas}
+    answered = [position for position in answers.values() if position is not None]
+    newest = max((position.end for position in answered), default=0)
+    commit = KnownEnd(
+        max((position.commit for position in answered), default=0), "the commit offset of a replica"
+    )
+    known = max((commit, known_end or commit), key=lambda end: end.offset)
+    missing = known.offset - newest
+    if answered and missing > 0:
+        yield (
+            f"{missing} committed records from offset {newest} on are on no replica that answered: "
+            f"{known.source} is {known.offset}"
+        )
+
+
+def _given_up(shard: Shard, chosen: int, mine: ReplicaPosition, positions: Positions) -> str:
     others = {node: _position(shard, node, positions) for node in shard.replicas if node != chosen}
     ends = [known.end for known in others.values() if known is not None]
     silent = [node for node, known in others.items() if known is None]
