@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.engine.replication.simulated_log import SimulatedLog
 
-from penstock.engine.replication import Assignment, LeaveInSync, ReplicaCore
+from penstock.engine.replication import Assignment, LeaveInSync, ReplicaCore, Send
 from penstock.engine.replication.follower import FollowerReplica
 from penstock.engine.replication.leader import LeaderReplica
 from penstock.engine.replication.messages import (
@@ -199,3 +199,24 @@ def test_only_a_replica_that_nothing_counts_on_drops_committed_records(
     follower.apply(reply)
     assert follower.may_fetch
     assert (mine.start, mine.end, mine.commit) == (0, 0, 0)
+
+
+def test_a_follower_whose_damaged_records_were_deleted_copies_on(log: SimulatedLog) -> None:
+    core = core_of(log, replace(LED, leader=2, in_sync=(2,)), BROKERS)
+    log.set_commit(10)
+    damage(log, 3)
+    core.disconnected(1.0, 2)
+    core.tick(1.1)
+    assert not [fetch for fetch in _fetches_of(core) if fetch.shards], "it is damaged"
+    log.start, log.records = 5, log.records[5:]
+    log.damaged_at = None
+    core.tick(1.2)
+    assert [shard.shard for fetch in _fetches_of(core) for shard in fetch.shards] == [SHARD]
+
+
+def _fetches_of(core: ReplicaCore) -> list[Fetch]:
+    return [
+        effect.message
+        for effect in core.drain_effects()
+        if isinstance(effect, Send) and isinstance(effect.message, Fetch)
+    ]

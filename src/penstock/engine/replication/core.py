@@ -527,6 +527,8 @@ class ReplicaCore:
             try:
                 if follower.may_fetch:
                     fetches.append(follower.fetch())
+                else:
+                    session.list_again(shard)  # damaged records may be deleted without a repair
             except StoreError as error:
                 session.list_again(shard)
                 self._fail(shard, error)
