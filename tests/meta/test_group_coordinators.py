@@ -7,6 +7,7 @@ from collections import Counter
 from penstock.meta.client import Node, Update
 from penstock.meta.events import NodePut, NodeRemoved
 from penstock.meta.group_coordinators import GroupCoordinators
+from penstock.testing.manual_clock import ManualClock
 
 STORAGE = {"storage": "host:9190"}
 BOTH = {"storage": "host:9190", "kafka": "host:9092"}
@@ -88,3 +89,19 @@ def test_listeners_hear_of_changes_only() -> None:
     assert heard == [coordinators.changes]
     coordinators.apply(Update(4, (put(1, BOTH),), is_reset=True))
     assert set(chosen(coordinators)) == {1}
+
+
+def test_for_how_long_a_node_is_offline_is_known_from_its_last_change_on() -> None:
+    clock = ManualClock()
+    coordinators = GroupCoordinators(1, clock=clock)
+    events = (put(1, BOTH), put(2, BOTH), put(3, BOTH, "stopping"), put(4, BOTH, "offline"))
+    coordinators.apply(Update(1, events))
+    assert [coordinators.offline_s(number) for number in (1, 2, 3, 4, 5)] == [None] * 5
+    coordinators.apply(Update(2, (put(2, BOTH, "offline"), put(3, BOTH, "offline"))))
+    clock.advance(3)
+    # Nothing has changed, also when a snapshot says so.
+    snapshot = (put(1, BOTH), put(2, BOTH, "offline"), put(3, BOTH, "offline"))
+    coordinators.apply(Update(3, snapshot, is_reset=True))
+    assert [coordinators.offline_s(number) for number in (1, 2, 3, 4)] == [None, 3, 3, None]
+    coordinators.apply(Update(4, (put(2, BOTH), NodeRemoved(3))))
+    assert [coordinators.offline_s(number) for number in (2, 3)] == [None, None]

@@ -19,7 +19,7 @@ both, and a node that takes a group over has the previous one save its cached co
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -27,6 +27,7 @@ from penstock.meta.client import Node, Update
 from penstock.meta.controller.decisions import OFFLINE, ONLINE, STORAGE_LISTENER
 from penstock.meta.events import NodePut, NodeRemoved
 from penstock.meta.state.constants import DEFAULT_NAMESPACE, STOPPING
+from penstock.platform.clock import Clock, SystemClock
 
 KAFKA_LISTENER: Final = "kafka"
 """Under this name a node announces where it serves Kafka clients."""
@@ -38,12 +39,15 @@ _KEPT_MAX: Final = 100_000
 class GroupCoordinators:
     """Methods may be called from any thread."""
 
-    def __init__(self, node_id: int, *, is_alone: bool = False) -> None:
+    def __init__(self, node_id: int, *, is_alone: bool = False, clock: Clock | None = None) -> None:
         """`is_alone`: without other nodes, this one coordinates everything."""
         self.node_id: Final = node_id
+        self._clock: Final = clock if clock is not None else SystemClock()
         self._is_alone: Final = is_alone
         self._lock: Final = threading.Lock()
         self._nodes: dict[int, Node] = {}
+        self._offline_since: dict[int, float] = {}
+        """When this node learned that others are offline; without those that were so before."""
         self._candidates: tuple[int, ...] = ()
         self._kept: dict[tuple[str, str], int] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -57,6 +61,7 @@ class GroupCoordinators:
     def apply(self, update: Update) -> None:
         """Follow the metadata: give this to `watch`, from revision 0 on."""
         with self._lock:
+            before = self._nodes.copy()
             if update.is_reset:
                 self._nodes.clear()
                 self.resets += 1
@@ -65,6 +70,7 @@ class GroupCoordinators:
                     self._nodes[event.node.node_id] = event.node
                 elif isinstance(event, NodeRemoved):
                     self._nodes.pop(event.node_id, None)
+            self._update_offline(before)
             candidates = _candidates(self._nodes.values())
             is_changed = candidates != self._candidates or update.is_reset or not self.is_known
             if is_changed:
@@ -76,6 +82,14 @@ class GroupCoordinators:
             listeners = list(self._listeners) if is_changed else []
         for listener in listeners:
             listener()
+
+    def _update_offline(self, before: Mapping[int, Node]) -> None:
+        for node_id in {*before, *self._nodes}:
+            node, last = self._nodes.get(node_id), before.get(node_id)
+            if node is None or node.status != OFFLINE:
+                self._offline_since.pop(node_id, None)
+            elif last is not None and last.status != OFFLINE:
+                self._offline_since[node_id] = self._clock.monotonic()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Have `listener` called after each change of the candidates, on the thread that applies
@@ -110,6 +124,12 @@ class GroupCoordinators:
     def find(self, node_id: int) -> Node | None:
         """Return a node of the cluster; None: not known."""
         return self._nodes.get(node_id)
+
+    def offline_s(self, node_id: int) -> float | None:
+        """Return for how many seconds a node has been offline; None: it is not, or has been since
+        before this node learned of it."""
+        since = self._offline_since.get(node_id)
+        return None if since is None else self._clock.monotonic() - since
 
     def is_online(self, node_id: int) -> bool:
         """Return whether a node is there, as far as the metadata knows."""

@@ -17,6 +17,11 @@ from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 
+LISTED_S: Final = 10.0
+"""For so long Metadata lists a node that has gone offline. librdkafka removes a broker that is not
+listed together with the partitions it had there, before they have moved to a leader that the same
+response names, and finds them again a second later."""
+
 
 class BrokerAddress(NamedTuple):
     node_id: int
@@ -50,6 +55,20 @@ class ClusterView:
             if node.status != OFFLINE and node.node_id != own.node_id
         )
         return sorted([own, *(address for address in others if address is not None)])
+
+    @property
+    def listed(self) -> list[BrokerAddress]:
+        """`brokers`, and those that have gone offline a moment ago."""
+        gone = (
+            _address(node.node_id, node.listeners)
+            for node in self._coordinators.nodes
+            if node.node_id != self._broker.node_id and self._has_just_left(node.node_id)
+        )
+        return sorted([*self.brokers, *(address for address in gone if address is not None)])
+
+    def _has_just_left(self, node_id: int) -> bool:
+        offline_s = self._coordinators.offline_s(node_id)
+        return offline_s is not None and offline_s < LISTED_S
 
     @property
     def registered(self) -> set[int]:

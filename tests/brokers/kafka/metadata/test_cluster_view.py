@@ -12,7 +12,7 @@ import pytest
 from tests.brokers.kafka.running import Running, WireClient, running
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.cluster_view import BrokerAddress, ClusterView
+from penstock.brokers.kafka.cluster_view import LISTED_S, BrokerAddress, ClusterView
 from penstock.errors import DeadlineError
 from penstock.groups.codes import GroupCode
 from penstock.groups.coordinator import GroupCoordinator
@@ -21,6 +21,7 @@ from penstock.meta.client import Node, Update
 from penstock.meta.events import NodePut
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.platform.clock import SystemClock
+from penstock.testing.manual_clock import ManualClock
 
 T = TypeVar("T")
 
@@ -38,9 +39,12 @@ def node(node_id: int, listeners: dict[str, str], status: str = "online") -> Nod
     )
 
 
-def view(node_id: int = 1, nodes: Sequence[Node] = ()) -> ClusterView:
-    coordinators = GroupCoordinators(node_id)
-    coordinators.apply(Update(1, tuple(NodePut(one) for one in nodes)))
+def view(
+    node_id: int = 1, *updates: Sequence[Node], clock: ManualClock | None = None
+) -> ClusterView:
+    coordinators = GroupCoordinators(node_id, clock=clock)
+    for revision, nodes in enumerate(updates, 1):
+        coordinators.apply(Update(revision, tuple(NodePut(one) for one in nodes)))
     broker = SimpleNamespace(
         node_id=node_id,
         advertised=("a", 9092),
@@ -66,6 +70,24 @@ def test_other_nodes_are_told_when_they_serve_kafka_clients() -> None:
     assert cluster.brokers == [BrokerAddress(1, "a", 9092), *others]
     assert cluster.registered == {1, 2, 3, 4, 5}
     assert cluster.find(4) is None
+
+
+def test_a_node_that_has_gone_offline_is_listed_for_a_while() -> None:
+    clock = ManualClock()
+    listeners = {"kafka": "b:9092"}
+    cluster = view(
+        1,
+        [node(2, listeners), node(3, {"kafka": "c:9092"}, "offline"), node(4, {})],
+        [node(2, listeners, "offline"), node(4, {}, "offline")],
+        clock=clock,
+    )
+    own, other = BrokerAddress(1, "a", 9092), BrokerAddress(2, "b", 9092)
+    # librdkafka loses the partitions of a broker for a second when it is not listed any more.
+    assert cluster.listed == [own, other]
+    assert cluster.brokers == [own]
+    assert cluster.find(2) is None
+    clock.advance(LISTED_S)
+    assert cluster.listed == [own]
 
 
 def test_every_node_names_the_same_coordinator_and_where_it_serves_kafka_clients() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -13,13 +13,14 @@ from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.metadata.creation_limits import CreationLimits
+from penstock.brokers.kafka.metadata.suspected_nodes import SuspectedNodes
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.metadata.topic_names import is_legal
 from penstock.brokers.kafka.metadata.topic_partitions import TopicPartitionsApi
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.wire.fields import NO_UUID, Fields, Response
 from penstock.errors import AlreadyExistsError, StoreError
-from penstock.meta import Topic
+from penstock.meta import PeerNetwork, Topic
 from penstock.platform.log import get_logger
 
 NO_LEADER: Final = -1
@@ -27,9 +28,13 @@ _log: Final = get_logger(__name__)
 
 
 class ClusterDescriber:
-    def __init__(self, broker: KafkaBroker, cluster: ClusterView) -> None:
+    def __init__(
+        self, broker: KafkaBroker, cluster: ClusterView, suspected: Container[int] = ()
+    ) -> None:
+        """`suspected`: nodes that clients are not sent to."""
         self._broker: Final = broker
         self._cluster: Final = cluster
+        self._suspected: Final = suspected
         self._limits: Final = CreationLimits(broker.settings.auto_create_rate, broker.clock)
 
     async def metadata(self, context: RequestContext, request: Fields) -> Response:
@@ -42,7 +47,7 @@ class ClusterDescriber:
                 await self._requested_topic(context, topic, may_create) for topic in requested
             ]
         return {
-            "brokers": self._brokers(),
+            "brokers": [address._asdict() for address in self._cluster.listed],
             "cluster_id": self._broker.meta.cluster_id,
             "controller_id": self._broker.node_id,
             "topics": topics,
@@ -55,12 +60,10 @@ class ClusterDescriber:
             "cluster_id": self._broker.meta.cluster_id,
             "controller_id": self._broker.node_id,
             "brokers": [
-                {"broker_id": address["node_id"], **address} for address in self._brokers()
+                {"broker_id": address.node_id, **address._asdict()}
+                for address in self._cluster.brokers
             ],
         }
-
-    def _brokers(self) -> list[Response]:
-        return [address._asdict() for address in self._cluster.brokers]
 
     def _all_topics(self) -> list[Topic]:
         return self._broker.drivers.broker_cache.list_topics(self._broker.namespace)
@@ -126,8 +129,12 @@ class ClusterDescriber:
                 "partition_index": partition,
                 "leader_id": NO_LEADER,
             }
-        # Clients have no way to a leader that does not serve Kafka yet.
-        is_led = shard.leader is not None and self._cluster.find(shard.leader) is not None
+        # Clients have no way to a leader that does not serve Kafka yet, or any more.
+        is_led = (
+            shard.leader is not None
+            and shard.leader not in self._suspected
+            and self._cluster.find(shard.leader) is not None
+        )
         return {
             "error_code": ErrorCode.none if is_led else ErrorCode.leader_not_available,
             "partition_index": partition,
@@ -145,8 +152,16 @@ def _rejected(code: ErrorCode, name: str | None) -> dict[str, object]:
     return {"error_code": code, "name": name, "partitions": ()}
 
 
+def _suspected_nodes(broker: KafkaBroker) -> Container[int]:
+    if not isinstance(broker.meta, PeerNetwork):
+        return ()
+    suspected = SuspectedNodes(broker.meta, broker.clock, broker.run_blocking)
+    broker.spawn(suspected.watch(), "suspected nodes")
+    return suspected
+
+
 def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -> None:
-    describer = ClusterDescriber(broker, cluster)
+    describer = ClusterDescriber(broker, cluster, _suspected_nodes(broker))
     registry.add(3, 0, 13, describer.metadata)
     registry.add(60, 0, 1, describer.describe_cluster)
     partitions = TopicPartitionsApi(broker, describer.describe_partition)
