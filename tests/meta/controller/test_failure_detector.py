@@ -168,15 +168,27 @@ def test_a_decision_stands_in_its_term_even_when_its_outcome_is_not_known(world:
     assert world.fenced == [2]
 
 
-def test_a_follower_campaigns_when_the_leader_refuses(world: World) -> None:
+def test_a_follower_campaigns_in_the_groups_of_nodes_that_refuse(world: World) -> None:
     world.role, world.leader = "follower", 3
     world.probes = {3: "refused", 2: "refused"}
     world.detector.report_lost_connection(2)
     world.detector.check()
-    assert world.probed == [], "another follower is the leader's business"
+    assert (world.taken_over, world.fenced) == ([2], []), "it may have led groups of offsets"
     world.detector.report_lost_connection(3)
     world.detector.check()
-    assert (world.taken_over, world.fenced) == ([3], [])
+    assert world.probed == [2, 3, 2], "the leader of the metadata comes first"
+    assert (set(world.taken_over), world.fenced) == ({2, 3}, [])
     world.role, world.leader, world.term = "leader", 1, 6
     world.detector.check()
     assert world.fenced == [2, 3], "it knows both already"
+
+
+def test_the_controller_campaigns_in_the_groups_of_a_node_that_refuses(world: World) -> None:
+    world.detector.check()
+    world.probes[2] = "refused"
+    world.detector.report_lost_connection(2)
+    world.detector.check()
+    assert world.taken_over == [2]
+    world.probes[2] = "up"
+    world.run(1, 2, 3)
+    assert world.taken_over == [2]

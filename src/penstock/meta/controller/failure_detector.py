@@ -4,8 +4,8 @@ Two signs count. A connection that ended is a hint: when the port of the node th
 one, its process has ended, and it is fenced without a wait. Silence for a whole session is the
 other: a partition, a stopped process, a machine that is gone.
 
-Only the node that leads the metadata fences. When its own connection to that leader ends, and the
-leader's port refuses, a follower campaigns: those with greater numbers wait, each a little longer.
+Only the node that leads the metadata fences. When the port of a node refuses, all others campaign
+in the groups that it led: those with greater numbers wait, each a little longer.
 
 A node that has begun to lead, or was itself stopped for a while, waits for a whole session before
 it takes silence for an end: it may have missed what it should have heard.
@@ -60,8 +60,8 @@ class FailureDetector:
         fence: Callable[[Sequence[cmd.SetNodeStatus]], None],
         succeed_leader: Callable[[int], None],
     ) -> None:
-        """`watched` returns the nodes that send heartbeats, `succeed_leader` campaigns in place of
-        a leader that is gone."""
+        """`watched` returns the nodes that send heartbeats, `succeed_leader` campaigns in the
+        groups that a node led which is gone."""
         self._node_id: Final = node_id
         self._clock: Final = clock
         self._sessions: Final = sessions
@@ -126,12 +126,12 @@ class FailureDetector:
         status = self._status()
         self._update_lead(status)
         refusing = self._refusing(status.leader)
+        for node_id in refusing:
+            self._succeed_leader(node_id)
         if self._leads_since is None:
-            if status.leader in refusing:
-                if self._reported_term != status.term:
-                    self._reported_term = status.term
-                    _log.warning("metadata_leader_gone", node=status.leader)
-                self._succeed_leader(status.leader)
+            if status.leader in refusing and self._reported_term != status.term:
+                self._reported_term = status.term
+                _log.warning("metadata_leader_gone", node=status.leader)
             return
         nodes = self._watched()
         self._update_registered(nodes)
@@ -155,8 +155,8 @@ class FailureDetector:
             self._term = status.term
 
     def _refusing(self, leader: int) -> set[int]:
-        """Return the nodes among the hints whose port refuses connections. As a follower, look at
-        the leader alone; the hints of others stay, for the case that this node leads soon."""
+        """Return the nodes among the hints whose port refuses connections; `leader` is tried
+        first."""
         now = self._clock.monotonic()
         with self._lock:
             self._hints = {
@@ -164,9 +164,7 @@ class FailureDetector:
                 for node, hinted_at in self._hints.items()
                 if now - hinted_at <= SESSION_SECONDS
             }
-            asked = [
-                node for node in self._hints if self._leads_since is not None or node == leader
-            ]
+            asked = sorted(self._hints, key=lambda node: node != leader)
         refusing: set[int] = set()
         for node in asked:
             if self._probe(node) == "refused":
