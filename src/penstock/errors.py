@@ -270,6 +270,17 @@ class RebalanceInProgressError(RetryableError):
         self.group = group
 
 
+class GroupMovedError(RetryableError):
+    """A group has come to this node, or has left it, since a commit was sent. Another node may have
+    stored later ones meanwhile: only the consumer can say whether this one is the newest."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"another node coordinated group {group!r} until now; nothing was committed, try again"
+        )
+        self.group = group
+
+
 class DeadlineError(RetryableError, TimeoutError):
     """The answer did not come in time; the outcome is unknown."""
 

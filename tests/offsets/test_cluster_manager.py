@@ -12,6 +12,7 @@ from tests.offsets.world import S0, S1
 from penstock.errors import (
     BadRequestError,
     DeadlineError,
+    GroupMovedError,
     StaleWriteError,
     StoreError,
     UnknownGroupError,
@@ -243,6 +244,24 @@ def test_a_node_that_takes_a_group_while_another_is_taking_it_wins_and_both_comm
     for node in NODES:
         nodes.managers[node].flush()
     assert nodes.saved(group) == 3, "acknowledged last"
+
+
+def test_a_commit_that_waited_while_another_node_had_the_group_replaces_no_newer_one(
+    nodes: Nodes,
+) -> None:
+    group = nodes.group_of(2)
+    first, late, newer, newest = ([group_commit(group, offset)] for offset in (10, 20, 30, 40))
+    assert nodes.managers[2].commit_groups(first) == [None]
+    # Node 1 believes that it is alone. The consumer gives up its commit at node 2 and goes there.
+    nodes.coordinators[1].apply(Update(2, (_without_storage(2), _without_storage(3))))
+    (refused,) = nodes.managers[1].commit_groups(newer)
+    assert isinstance(refused, GroupMovedError), "it may have waited here, too"
+    assert nodes.managers[1].commit_groups(newer) == [None]
+    (refused,) = nodes.managers[2].commit_groups(late)
+    assert isinstance(refused, GroupMovedError)
+    assert nodes.saved(group) == 30
+    assert nodes.managers[2].commit_groups(newest) == [None], "sent since the group is back"
+    assert nodes.saved(group) == 40
 
 
 def test_a_dead_coordinator_is_replaced_and_what_it_kept_comes_back_with_it(nodes: Nodes) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from penstock.errors import DeadlineError, StaleWriteError, StoreError
+from penstock.errors import DeadlineError, GroupMovedError, StaleWriteError, StoreError
 from penstock.meta import (
     CommittedOffset,
     GroupCoordinators,
@@ -89,6 +89,7 @@ class ClusterOffsetManager(OffsetManager):
     ) -> None:
         super().__init__(meta, database, clock=clock, config=config, owns_database=owns_database)
         self._coordinators: Final = coordinators
+        self.storage.node_id = coordinators.node_id
         self._peers: Final = peers
         self._table.flush_previous_holders = self._flush_previous_holders
         self._commit_one = self._commit_one_at_coordinator
@@ -165,9 +166,11 @@ class ClusterOffsetManager(OffsetManager):
                 if isinstance(outcome, StaleWriteError)
                 and self._is_taken_over(commit.namespace, commit.group)
             ]
-            retried = super().commit_groups([commits[number] for number in again])
-            for number, outcome in zip(again, retried, strict=True):
-                outcomes[number] = outcome
+            # The consumers may have sent newer commits to the other node since. This one holds the
+            # groups again when they send these once more.
+            self.storage.claim([commits[number] for number in again])
+            for number in again:
+                outcomes[number] = GroupMovedError(commits[number].group)
             return outcomes
         try:
             reply = self._send(node, rpc.CommitMany(commits))

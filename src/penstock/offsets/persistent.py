@@ -6,9 +6,15 @@ syncs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-from penstock.errors import BadRequestError, RequestError, StaleWriteError, StoreError
+from penstock.errors import (
+    BadRequestError,
+    GroupMovedError,
+    RequestError,
+    StaleWriteError,
+    StoreError,
+)
 from penstock.meta import (
     GroupOffsets,
     NewGroupOffsets,
@@ -35,6 +41,8 @@ class OffsetStorageManager:
         self._meta = meta
         self._table = table
         self._clock = clock
+        self.node_id: int | None = None
+        """This node, if other nodes may hold groups."""
 
     def commit(self, namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]) -> None:
         """Commit offsets of a group; they are safe when this returns.
@@ -72,10 +80,35 @@ class OffsetStorageManager:
                 outcomes[number] = error
             else:
                 checked.append(number)
+        try:
+            moved = self.claim([commits[number] for number in checked])
+        except StoreError as error:
+            return [error if outcome is None else outcome for outcome in outcomes]
+        for number in moved:
+            outcomes[checked[number]] = GroupMovedError(commits[checked[number]].group)
+        checked = [number for number in checked if outcomes[number] is None]
         stored = self._try_commit([commits[number] for number in checked])
         for number, outcome in zip(checked, stored, strict=True):
             outcomes[number] = outcome
         return outcomes
+
+    def claim(self, commits: Sequence[GroupCommit]) -> list[int]:
+        """Claim the groups of commits for this node; return the numbers of those that another node
+        had. Its consumers may have committed there after they sent these commits, and gave them up.
+        Where this node is alone, groups are claimed with their first commit."""
+        if self.node_id is None:
+            return []
+        locals_ = [self._table.add(commit.namespace, commit.group) for commit in commits]
+        missing = [number for number, local in enumerate(locals_) if not local.epoch]
+        if not missing:
+            return []
+        taken = self._meta.claim_groups([locals_[number].name for number in missing])
+        self._table.adopt([(locals_[n], one) for n, one in zip(missing, taken, strict=True)])
+        return [
+            number
+            for number, one in zip(missing, taken, strict=True)
+            if one.previous not in (0, self.node_id) or not locals_[number].epoch
+        ]
 
     def _try_commit(self, commits: Sequence[GroupCommit]) -> Sequence[StoreError | None]:
         try:
@@ -92,6 +125,7 @@ class OffsetStorageManager:
         saves: list[GroupOffsets] = []
         firsts: list[NewGroupOffsets] = []
         taking: list[LocalGroup] = []
+        moved: set[tuple[str, str]] = set()
         for local, commit in zip(locals_, commits, strict=True):
             entries: list[OffsetEntry] = []
             try:
@@ -99,6 +133,9 @@ class OffsetStorageManager:
                     epoch, sequence = table.next_pair(local)
                     entries.append(_entry(shard, offset_commit, epoch, sequence, now_ms))
             except StaleWriteError:
+                if self.node_id is not None:
+                    moved.add((commit.namespace, commit.group))
+                    continue
                 new = [
                     NewOffset(
                         shard,
@@ -121,12 +158,7 @@ class OffsetStorageManager:
             if stale_offset.epoch > own[key]:
                 rejected.setdefault(key, []).append(stale_offset.shard)
                 table.lost_to(table.add(*key), stale_offset.epoch)
-        return [
-            _too_late(commit.group, rejected[commit.namespace, commit.group])
-            if (commit.namespace, commit.group) in rejected
-            else None
-            for commit in commits
-        ]
+        return [_outcome(commit, rejected, moved) for commit in commits]
 
     def entry(self, local: LocalGroup, shard: ShardId, commit: OffsetCommit) -> OffsetEntry:
         """Return a commit as the meta service takes it, with the next pair of its group."""
@@ -146,6 +178,17 @@ def _entry(shard: str, commit: OffsetCommit, epoch: int, sequence: int, now_ms: 
         leader_epoch=commit.leader_epoch,
         metadata=commit.metadata,
     )
+
+
+def _outcome(
+    commit: GroupCommit,
+    rejected: Mapping[tuple[str, str], Sequence[str]],
+    moved: Container[tuple[str, str]],
+) -> StoreError | None:
+    key = commit.namespace, commit.group
+    if key in moved:
+        return GroupMovedError(commit.group)
+    return _too_late(commit.group, rejected[key]) if key in rejected else None
 
 
 def _check(commit: GroupCommit) -> None:
