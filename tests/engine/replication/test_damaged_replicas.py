@@ -121,6 +121,18 @@ def test_the_last_leader_gives_up_what_no_replica_has(log: SimulatedLog) -> None
     assert log.records[4] == (0, 0)
 
 
+def test_the_last_leader_keeps_damaged_records_that_are_on_their_way(log: SimulatedLog) -> None:
+    core = core_of(log, ALONE, BROKERS)
+    core.receive(0.1, 3, fetch_of(3, 2))
+    core.receive(0.1, 2, fetch_of(2, 2))  # the reply has all records
+    damage(log, 4)
+    core.receive(0.2, 2, replace(fetch_of(2, 2), sequence=1))  # the reply ends before the damage
+    core.disconnected(0.3, 3)
+    core.receive(0.3, 3, replace(fetch_of(3, 2), session=2))
+    core.tick(0.4)
+    assert has_damage(log)
+
+
 def test_the_last_leader_waits_for_a_silent_node_for_a_time(log: SimulatedLog) -> None:
     core = core_of(log, ALONE, BROKERS)
     damage(log, 4)

@@ -182,7 +182,9 @@ class LeaderReplica:
         """Remember how far the records go that are on their way to a follower."""
         progress = self._followers.get(node)
         if progress is not None:
-            progress.sent = ends
+            # Of several fetches from the same position, the reply to an earlier one may go further.
+            known = progress.sent or ends
+            progress.sent = tuple(max(pair) for pair in zip(known, ends, strict=True))
 
     def drop_follower(self, node: int) -> None:
         """Forget the position of a follower that has registered again: its log may be shorter."""
