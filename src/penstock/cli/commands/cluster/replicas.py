@@ -179,7 +179,7 @@ def _position_lines(shard: Shard, positions: Positions) -> Iterator[str]:
 def _risk(
     shard: Shard, chosen: int, positions: Positions, known_end: KnownEnd | None
 ) -> Iterator[str]:
-    """Say how many records are given up when a node leads, and how many are lost whoever leads."""
+    """Say how many records are given up when a node leads, and how many with any leader."""
     mine = _position(shard, chosen, positions)
     if mine is None:
         yield f"how many records are given up is not known: node {chosen} did not say what it has"
