@@ -7,7 +7,9 @@ twice is a matter of the call:
   * after that, only a call that may be repeated does: a read, or a write with a producer. Of any
     other call the outcome is unknown, and the error says so
 
-With one address nothing is different from a plain connection.
+A server that refuses connections costs no time: the next one is asked immediately. One that neither
+refuses nor answers is given up after a second, before anything was sent to it. With one address
+nothing is different from a plain connection.
 """
 
 from __future__ import annotations
@@ -23,10 +25,19 @@ from penstock.platform.clock import SystemClock
 
 CONNECT_S: Final = 5.0
 _TRY_S: Final = 1.0
-"""How long one of several servers may take to be connected to."""
+"""How long one of several servers may take to connect and to answer a probe."""
 _TRUSTED_S: Final = 1.0
 _PAUSE_S: Final = 0.2
-_LOOK_S: Final = 0.3
+_RECONNECT: Final = (
+    # A server that is back is used again within a second or so, however long it was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # The time of one attempt: an address that drops packets gets new ones soon.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+)
+_PROBE: Final = "/grpc.health.v1.Health/Check"
+"""The empty request is valid. A server without the method answers, too: that it has none."""
+_AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 R = TypeVar("R")
 Options = Sequence[tuple[str, int]]
@@ -37,28 +48,34 @@ class Server:
 
     def __init__(self, address: str, options: Options) -> None:
         self.address: Final = address
-        self.channel: Final = grpc.insecure_channel(address, options=list(options))
+        self.channel: Final = grpc.insecure_channel(address, options=[*options, *_RECONNECT])
         self.answered_at: float | None = None
         """When it last answered; None: not yet, or not the last time."""
-        self.looked_at = 0.0
 
     def await_ready(self, seconds: float, now: float) -> bool:
-        """Return whether the connection stands, after `seconds` at most; one that carried an
-        answer a moment ago does."""
+        """Return whether the server answers, after `seconds` at most; one that answered a moment
+        ago does."""
         if self.answered_at is not None and now - self.answered_at < _TRUSTED_S:
             return True
         return self.connect(seconds)
 
-    def connect(self, seconds: float) -> bool:
-        """Return whether the connection stands, after `seconds` at most."""
-        future = grpc.channel_ready_future(self.channel)
+    def connect(self, seconds: float, *, waits: bool = False) -> bool:
+        """Return whether the server answers, after `seconds` at most. `waits`: also for one that
+        refuses connections; else that is known immediately.
+
+        The answer is that to a call. gRPC can also watch a connection, from a thread: a program
+        that ends while this thread runs, without closing the channel, waits for it forever.
+        """
         try:
-            future.result(timeout=seconds)
-        except grpc.FutureTimeoutError:
-            return False
-        finally:
-            future.cancel()
-            self.looked_at = SystemClock().monotonic()
+            probe = self.channel.unary_unary(
+                _PROBE, request_serializer=bytes, response_deserializer=bytes
+            )
+            probe(b"", timeout=seconds, wait_for_ready=waits)
+        except grpc.RpcError as error:
+            call: object = error
+            return not isinstance(call, grpc.Call) or call.code() not in _AWAY
+        except ValueError:
+            return True  # closed by another thread: the call itself says so
         return True
 
 
@@ -93,12 +110,18 @@ class Servers:
     def check(self) -> None:
         """Raise `DeadlineError` when none of the servers answers."""
         end = self._clock.monotonic() + CONNECT_S
-        share = CONNECT_S / len(self._servers)
-        for number, server in enumerate(self._servers):
-            if server.connect(max(0.0, min(share, end - self._clock.monotonic()))):
-                self._current = number
-                server.answered_at = self._clock.monotonic()
-                return
+        count = len(self._servers)
+        while True:
+            for number, server in enumerate(self._servers):
+                left = max(0.0, end - self._clock.monotonic())
+                if server.connect(min(CONNECT_S / count, left), waits=count == 1):
+                    self._current = number
+                    server.answered_at = self._clock.monotonic()
+                    return
+            left = end - self._clock.monotonic()
+            if left <= 0:
+                break
+            self._clock.wait(self._never, min(_PAUSE_S, left))
         raise DeadlineError(
             f"no Penstock server answers at {self.name}; is `penstock serve` running there?"
         )
@@ -141,7 +164,8 @@ class Servers:
             number = (first + step) % count
             server = self._servers[number]
             now = self._clock.monotonic()
-            if now >= end or not server.await_ready(min(_TRY_S, end - now), now):
+            share = (end - now) / (count - step)
+            if now >= end or not server.await_ready(min(_TRY_S, share), now):
                 server.answered_at = None
                 continue
             left = max(0.001, end - self._clock.monotonic())
@@ -167,11 +191,5 @@ class Servers:
         return None
 
     def close(self) -> None:
-        if len(self._servers) > 1:
-            # gRPC's thread that looked at a connection ends a moment later, and complains about a
-            # channel that was closed under it.
-            looked_at = max(server.looked_at for server in self._servers)
-            left = looked_at + _LOOK_S - self._clock.monotonic()
-            self._clock.wait(self._never, max(0.0, left))
         for server in self._servers:
             server.channel.close()
