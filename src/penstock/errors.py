@@ -25,7 +25,9 @@
     │   ├── TierUnavailableError      the tier does not answer; what it holds cannot be read now
     │   ├── RebalanceInProgressError  the members of a group are being assigned partitions
     │   ├── StaleReadError            a node knows nothing new enough, and no leader to ask
+    │   ├── GroupMovedError           a group has another coordinator; nothing was committed
     │   └── DeadlineError             the answer did not come in time; the outcome is unknown
+    │       └── NotSentError              the other side is not there; nothing was done
     ├── SetupError                the operator must change a setting, a path or an installation
     │   ├── SettingsError
     │   ├── NotAStoreError
@@ -283,6 +285,10 @@ class GroupMovedError(RetryableError):
 
 class DeadlineError(RetryableError, TimeoutError):
     """The answer did not come in time; the outcome is unknown."""
+
+
+class NotSentError(DeadlineError):
+    """No answer can come: the other side is not there, and the call was not sent to it."""
 
 
 class SetupError(StoreError):

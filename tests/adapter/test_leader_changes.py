@@ -9,14 +9,16 @@ from typing import cast
 import pytest
 
 from penstock.adapter import leader_changes
+from penstock.adapter.batch_parts import check_all_written
 from penstock.adapter.leader_changes import LeaderChanges, Part, Result
 from penstock.engine.contract import Written
 from penstock.engine.handler import StorageEngineHandler
-from penstock.errors import DeadlineError, NotLeaderError
+from penstock.errors import DeadlineError, NotLeaderError, NotSentError, StoreError
 from penstock.platform.clock import SystemClock
 from penstock.record import Offset, Record
 
 MOVED = NotLeaderError("orders_0", leader=None)
+UNSENT = NotSentError("node 2: connection refused; nothing was sent")
 
 
 def changes(*, leader: int | None = 2, is_replicated: bool = True) -> LeaderChanges:
@@ -26,16 +28,19 @@ def changes(*, leader: int | None = 2, is_replicated: bool = True) -> LeaderChan
     return LeaderChanges(cast("StorageEngineHandler", handler))
 
 
-def test_a_call_is_made_again_until_the_shard_has_a_leader_that_serves_it() -> None:
+@pytest.mark.parametrize("error", [MOVED, UNSENT])
+def test_a_call_is_made_again_until_the_shard_has_a_leader_that_serves_it(
+    error: StoreError,
+) -> None:
     tries: list[int] = []
 
     def call() -> str:
         tries.append(1)
         if len(tries) < 3:
-            raise MOVED
+            raise error
         return "done"
 
-    assert changes().repeat("orders_0", MOVED, call) == "done"
+    assert changes().repeat("orders_0", error, call) == "done"
     assert len(tries) == 3
 
 
@@ -81,6 +86,17 @@ def test_only_the_parts_of_a_batch_that_were_not_written_are_written_again() -> 
         again.append(some)
         return [Written(Offset(9), 1)]
 
-    results = changes().repeat_parts(parts, [written, MOVED], write)
-    assert results == [written, Written(Offset(9), 1)]
-    assert again == [[parts[1]]]
+    for error in (MOVED, UNSENT):
+        results = changes().repeat_parts(parts, [written, error], write)
+        assert results == [written, Written(Offset(9), 1)]
+    assert again == [[parts[1]]] * 2
+
+
+def test_a_batch_of_which_nothing_is_known_to_be_written_is_not_called_undone() -> None:
+    """A caller that may repeat what was not done must not repeat what another leader has."""
+    lost = DeadlineError("the connection was lost; the outcome is unknown")
+    for error in (MOVED, UNSENT):
+        with pytest.raises(DeadlineError, match="outcome is unknown"):
+            check_all_written("orders", [0, 1], {0: error, 1: lost})
+        with pytest.raises(type(error)):
+            check_all_written("orders", [0, 1], {0: error, 1: error})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from penstock.adapter.leader_changes import UNDONE
 from penstock.engine.contract import Written
 from penstock.errors import (
     BadRequestError,
@@ -45,6 +46,13 @@ def cycle_to(partitions: Sequence[int], count: int) -> list[int]:
     return (list(partitions) * times)[:count]
 
 
+def gravest(errors: Collection[StoreError]) -> StoreError:
+    """Return the error of a batch that names no location: none that says that nothing was done
+    where another leaves it open."""
+    first, *_ = errors
+    return next((error for error in errors if not isinstance(error, UNDONE)), first)
+
+
 def check_all_written(
     topic: str, chosen: Sequence[int], results: Mapping[int, Written | StoreError]
 ) -> dict[int, int]:
@@ -56,7 +64,7 @@ def check_all_written(
     if any(isinstance(error, UnknownShardError) for error in errors.values()):
         raise UnknownTopicError(topic)  # deleted meanwhile, with its records
     if not firsts:
-        raise next(iter(errors.values()))
+        raise gravest(errors.values())
     following = dict(firsts)
     locations: list[Location | None] = []
     for partition in chosen:

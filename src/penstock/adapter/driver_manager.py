@@ -22,8 +22,9 @@ from penstock.adapter.batch_parts import (
     check_no_producer,
     check_records_are_records,
     cycle_to,
+    gravest,
 )
-from penstock.adapter.leader_changes import LeaderChanges
+from penstock.adapter.leader_changes import UNDONE, LeaderChanges
 from penstock.adapter.locations import Locations
 from penstock.adapter.record_watch import RecordPositions, RecordWatch
 from penstock.adapter.requests import StoreRequest
@@ -50,7 +51,7 @@ from penstock.engine.contract import (
     ShardInfo,
     Written,
 )
-from penstock.errors import NotLeaderError, PartialWriteError, StoreError
+from penstock.errors import PartialWriteError, StoreError
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.routing import GroupRouter
 from penstock.meta import DEFAULT_NAMESPACE
@@ -125,7 +126,7 @@ class StorageDriverManager(ShardDrivers):
             name = route.shards[partition]
         try:
             written = route.driver.write(name, record, producer=producer, acks=acks)
-        except NotLeaderError as error:
+        except UNDONE as error:
             call = partial(route.driver.write, name, record, producer=producer, acks=acks)
             written = self._leader_changes.repeat(name, error, call)
         return Location(partition, written.first)
@@ -181,7 +182,7 @@ class StorageDriverManager(ShardDrivers):
         call = partial(route.driver.batch_write, name, records, producer=producer, acks=acks)
         try:
             written = call()
-        except NotLeaderError as error:
+        except UNDONE as error:
             written = self._leader_changes.repeat(name, error, call)
         return Locations((partition,), written.offsets)
 
@@ -228,7 +229,7 @@ class StorageDriverManager(ShardDrivers):
                 locations[position] = location
         written = [location for location in locations if location is not None]
         if errors and not written:
-            raise next(iter(errors.values()))
+            raise gravest(errors.values())
         if errors:
             raise PartialWriteError(locations, errors)
         return written
@@ -270,7 +271,7 @@ class StorageDriverManager(ShardDrivers):
             return route.driver.read_by_offset(
                 name, offset, max_records=max_records, max_size=max_size, isolation=isolation
             )
-        except NotLeaderError as error:
+        except UNDONE as error:
             call = partial(
                 route.driver.read_by_offset,
                 name,
@@ -289,7 +290,7 @@ class StorageDriverManager(ShardDrivers):
         name = route.shard(partition)
         try:
             return route.driver.stable_info(name)
-        except NotLeaderError as error:
+        except UNDONE as error:
             call = partial(route.driver.stable_info, name)
             return self._leader_changes.repeat(name, error, call)
 

@@ -1,9 +1,10 @@
 """Repeats calls to a shard while its leader changes.
 
 `NotLeaderError` says that nothing was done: the metadata of this node are older than those of the
-leader, the new leader is not ready, or the old one is about to stop. The call is made again until
-the shard has a leader that serves it, for a bounded time. A shard with one copy, or without a
-replica that may lead, is not waited for.
+leader, the new leader is not ready, or the old one is about to stop. So does `NotSentError`: the
+leader is not there, and another one will follow. The call is made again until the shard has a
+leader that serves it, for a bounded time. A shard with one copy, or without a replica that may
+lead, is not waited for. An error that leaves the outcome open ends the repetition.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Final, TypeVar
 
 from penstock.engine.contract import Written
 from penstock.engine.handler import StorageEngineHandler
-from penstock.errors import NotLeaderError, StoreError
+from penstock.errors import NotLeaderError, NotSentError, StoreError
 from penstock.record import Record
 
 WAIT_S: Final = 10.0
 """How long a call waits for a leader, at most."""
 _PAUSE_S: Final = 0.02
+
+UNDONE: Final = (NotLeaderError, NotSentError)
+"""Errors of a call that had no effect."""
 
 T = TypeVar("T")
 Part = tuple[str, Sequence[Record]]
@@ -31,13 +35,13 @@ class LeaderChanges:
         self._handler: Final = handler
         self._never: Final = threading.Event()
 
-    def repeat(self, shard: str, error: NotLeaderError, call: Callable[[], T]) -> T:
-        """Return what `call` returns, which raised `error` the first time."""
+    def repeat(self, shard: str, error: StoreError, call: Callable[[], T]) -> T:
+        """Return what `call` returns, which raised `error`, one of `UNDONE`, first."""
         until = self._handler.clock.monotonic() + WAIT_S
         while self._may_wait(shard, until):
             try:
                 return call()
-            except NotLeaderError as again:
+            except UNDONE as again:
                 error = again
         raise error
 
@@ -54,7 +58,7 @@ class LeaderChanges:
             moved = [
                 number
                 for number, result in enumerate(results)
-                if isinstance(result, NotLeaderError) and self._has_leader(parts[number][0])
+                if isinstance(result, UNDONE) and self._has_leader(parts[number][0])
             ]
             if not moved or not self._may_wait(parts[moved[0]][0], until):
                 return results

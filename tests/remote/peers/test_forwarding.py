@@ -15,6 +15,7 @@ from tests.meta.raft.cluster_in_process import wait_until
 from tests.meta.raft.network.two_nodes import TwoNodes
 
 from penstock.adapter.engine_adapter import DriverList
+from penstock.adapter.leader_changes import LeaderChanges
 from penstock.adapter.shard_drivers import ShardDrivers
 from penstock.engine.contract import (
     Acks,
@@ -34,6 +35,7 @@ from penstock.errors import (
     BusyError,
     DeadlineError,
     NotLeaderError,
+    NotSentError,
     NotSupportedError,
     RecordTooLargeError,
     SequenceGapError,
@@ -72,19 +74,25 @@ class Pair:
         self.name = self.shard.name
         self.engine = MemoryStorageEngine()
         self.there = self._handler(THERE, self.engine)
-        self.rpc = grpc.server(ThreadPoolExecutor(4))
         self.drivers = ShardDrivers(DriverList(self.there))
         clock = GuardedClock(self.there.clock)
-        self.rpc.add_generic_rpc_handlers((shard_handlers(self.drivers, clock),))
-        port = self.rpc.add_insecure_port("127.0.0.1:0")
-        self.rpc.start()
-        self.meta.register_node("", listeners={"storage": f"127.0.0.1:{port}"})
+        self.rpc = self.serve_there()
         self.forwarder = ClientConnectionManager()
         self.forwarder.follow(self.meta)
         self.here = self._handler(HERE, MemoryStorageEngine(), self.forwarder)
         self.nodes: TwoNodes | None = None
         if with_channel:
             self._connect_channels(ShardService(self.drivers, clock))
+
+    def serve_there(self) -> grpc.Server:
+        """Serve node 2 at a new address, over gRPC."""
+        self.rpc = grpc.server(ThreadPoolExecutor(4))
+        clock = GuardedClock(self.there.clock)
+        self.rpc.add_generic_rpc_handlers((shard_handlers(self.drivers, clock),))
+        port = self.rpc.add_insecure_port("127.0.0.1:0")
+        self.rpc.start()
+        self.meta.register_node("", listeners={"storage": f"127.0.0.1:{port}"})
+        return self.rpc
 
     def _connect_channels(self, service: ShardService) -> None:
         self.nodes = TwoNodes()
@@ -288,11 +296,44 @@ def test_a_reader_that_waits_sees_what_was_written_at_the_leader(pair: Pair) -> 
 
 def test_a_node_that_is_away_or_unknown_is_a_reason_to_try_again(pair: Pair) -> None:
     pair.stop_there()
-    with pytest.raises(DeadlineError, match="node 2 at 127"):
+    with pytest.raises(NotSentError, match=r"node 2 at 127.*nothing was sent"):
         pair.here.write(pair.name, Record(b"x"))
     pair.meta.remove_node(THERE)
-    with pytest.raises(DeadlineError, match="node 2 has not registered"):
+    with pytest.raises(NotSentError, match="node 2 has not registered"):
         pair.here.write(pair.name, Record(b"x"))
+
+
+def test_a_write_that_the_leader_refused_to_connect_for_is_made_again_when_one_serves(
+    pair: Pair,
+) -> None:
+    (shard,) = pair.meta.list_shards()
+    replicated = replace(shard, replicas=(THERE, HERE), in_sync=(THERE, HERE))
+    pair.here.cache.apply(Update(10_000, (ShardPut(replicated),)))
+    pair.stop_there()
+    refused = threading.Semaphore(0)
+    written: list[Written] = []
+
+    def write() -> None:
+        def call() -> Written:
+            try:
+                return pair.here.write(pair.name, Record(b"once"))
+            except NotSentError:
+                refused.release()
+                raise
+
+        try:
+            written.append(call())
+        except NotSentError as error:
+            written.append(LeaderChanges(pair.here).repeat(pair.name, error, call))
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    for _ in range(3):
+        assert refused.acquire(timeout=60)
+    pair.serve_there()
+    writing.join(60)
+    assert [one.first for one in written] == [0]
+    assert len(pair.there.read_by_offset(pair.name, Offset(0))) == 1
 
 
 def test_requests_that_wait_for_other_nodes_are_bounded(

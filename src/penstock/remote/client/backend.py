@@ -21,7 +21,7 @@ from penstock.api.requests.node import Request
 from penstock.api.validation import check_name
 from penstock.codec.validation import INT64_MAX, check_limit, check_offset, check_producer
 from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, Acks
-from penstock.errors import BusyError, ClosedError, DeadlineError
+from penstock.errors import BusyError, ClosedError, DeadlineError, NotSentError
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.remote import storage_pb2 as pb
@@ -38,7 +38,6 @@ DEADLINE_S: Final = 30.0
 _DEADLINE_S_MAX: Final = 365 * 24 * 3600.0
 """gRPC counts nanoseconds in 64 bits: a deadline of centuries would be in the past."""
 _PAUSE_S: Final = 0.1
-_NOT_CONNECTED: Final = "failed to connect to all addresses"
 
 M = TypeVar("M", bound=WireMessage)
 R = TypeVar("R")
@@ -286,10 +285,7 @@ def _failure(error: grpc.RpcError, server: Server, request: WireMessage) -> Exce
     is_lost = isinstance(failure, DeadlineError) and not is_answered
     if not is_lost:
         return failure
-    # gRPC fails a call in this way before it gives it to a connection, or after the server has
-    # refused the stream, unread, because it stops.
-    details = call.details() if isinstance(call, grpc.Call) else None
-    return UnansweredError(failure, is_sent=not (details or "").startswith(_NOT_CONNECTED))
+    return UnansweredError(failure, is_sent=not isinstance(failure, NotSentError))
 
 
 def _serialize(message: WireMessage) -> bytes:

@@ -4,7 +4,8 @@
 of the node that the metadata names as leader, once; that node serves it or answers that it does not
 lead. Writes and reads take the channel `forward` of the internal port where it is connected, all
 else gRPC. At most `PENDING_CALLS_MAX` calls wait for other nodes: each holds a thread, and some
-threads must stay free for the requests of those nodes.
+threads must stay free for the requests of those nodes. A call that was not sent, because the node
+refuses connections or has no address, ends with `NotSentError`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from google.protobuf.message import EncodeError
 from google.protobuf.message import Message as WireMessage
 
 from penstock.engine.contract import ShardConfig, StorageEngine
-from penstock.errors import BusyError, DeadlineError, NotSupportedError, StoreError
+from penstock.errors import (
+    BusyError,
+    DeadlineError,
+    NotSentError,
+    NotSupportedError,
+    StoreError,
+)
 from penstock.meta import STORAGE_LISTENER, MetadataClient, Update, Watch
 from penstock.meta.events import NodePut, NodeRemoved
 from penstock.platform.clock_guard import ClockStatus
@@ -181,7 +188,8 @@ class ClientConnectionManager:
         *,
         timeout_s: float = CALL_S,
     ) -> M:
-        """Call another node; raise the error that it raised, or `DeadlineError` without a reply."""
+        """Call another node; raise the error that it raised, or `DeadlineError` without a reply:
+        `NotSentError` when there is none because nothing was sent."""
         address, channel = self._channel(node_id)
         parse: Callable[[bytes], M] = reply_type.FromString
         call = channel.unary_unary(
@@ -245,7 +253,7 @@ class ClientConnectionManager:
         with self._lock:
             address = self._addresses.get(node_id)
             if address is None:
-                raise DeadlineError(
+                raise NotSentError(
                     f"node {node_id} has not registered an address of its storage API; try again"
                 )
             known = self._channels.get(node_id)

@@ -30,6 +30,9 @@ _FIELDS_SIZE_MAX: Final = 1024
 _FIELD_SIZES: Final = (512, 64)
 _DETAILS_MAX: Final = 200
 _NOT_WRITTEN: Final = -1
+_NOT_CONNECTED: Final = "failed to connect to all addresses"
+"""gRPC fails a call in this way before it gives it to a connection, or after the server has refused
+the stream, unread, because it stops."""
 
 _KINDS: Final[dict[str, type[errors.StoreError]]] = {
     name: kind
@@ -162,6 +165,8 @@ def error_of_call(failed: grpc.RpcError, peer: str, request: WireMessage) -> err
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.DeadlineError(f"{peer} did not answer in time; the outcome is unknown")
+    if code is grpc.StatusCode.UNAVAILABLE and str(call.details()).startswith(_NOT_CONNECTED):
+        return errors.NotSentError(f"{peer}: {call.details()}; nothing was sent")
     return errors.DeadlineError(f"{peer}: {call.details()}; the outcome is unknown")
 
 
