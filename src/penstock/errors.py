@@ -276,9 +276,12 @@ class GroupMovedError(RetryableError):
     """A group has come to this node, or has left it, since a commit was sent. Another node may have
     stored later ones meanwhile: only the consumer can say whether this one is the newest."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, reason: str = "") -> None:
         super().__init__(
-            f"another node coordinated group {group!r} until now; nothing was committed, try again"
+            f"group {group!r} is moving between its coordinators: {reason}; commit again"
+            if reason
+            else f"another node coordinated group {group!r} until now; nothing was committed, try "
+            "again"
         )
         self.group = group
 

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.api.topic_info import GroupInfo, GroupMember
-from penstock.errors import GroupNotEmptyError
+from penstock.errors import GroupMovedError, GroupNotEmptyError
 from penstock.groups.codes import GroupCode
 from penstock.groups.error_mapping import refusal
 from penstock.groups.model import Caller
@@ -31,9 +31,15 @@ class LiveGroups:
         partitions: Collection[tuple[str, int]],
         caller: Caller | None,
     ) -> None:
-        """Raise if a commit of `caller` is rejected; None: a caller that is not a member."""
+        """Raise if a commit of `caller` is rejected; None: a caller that is not a member.
+        `GroupMovedError` for one that had to wait: its consumer may have given it up, and have
+        committed since."""
         check_text("a group", group)
-        code = self._router.check_commit(namespace, group, caller or _OUTSIDER, partitions)
+        code, has_waited = self._router.check_commit(
+            namespace, group, caller or _OUTSIDER, partitions
+        )
+        if code is GroupCode.none and has_waited:
+            raise GroupMovedError(group)
         if code is GroupCode.none:
             return
         if caller is None and code is GroupCode.unknown_member_id:

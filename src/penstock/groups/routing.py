@@ -160,10 +160,11 @@ class GroupRouter:
 
     def check_commit(
         self, namespace: str, group: str, caller: Caller, partitions: Collection[TopicPartition]
-    ) -> GroupCode:
+    ) -> tuple[GroupCode, bool]:
         """Say whether a member may commit. While a group moves to another coordinator, or is loaded
-        there, this waits: for a commit that is not a member's, too."""
+        there, this waits: for a commit that is not a member's, too. The second: whether it did."""
         question = Question(namespace, group, commit=caller, partitions=tuple(partitions))
+        has_waited = False
         until = time.monotonic() + ROUTE_S
         while True:
             is_last = time.monotonic() >= until
@@ -174,7 +175,8 @@ class GroupRouter:
                     raise
             else:
                 if code not in _PASSING or is_last:
-                    return code
+                    return code, has_waited
+            has_waited = True
             time.sleep(_PAUSE_S)
 
     def _check_commit(self, question: Question) -> GroupCode:

@@ -16,14 +16,17 @@ two nodes that both take themselves for the coordinator slow each other down and
 the previous coordinator does not answer within `HAND_OVER_S`, the new one continues without it, and
 commits that are still cached there are saved when that node is back, unless the group has
 committed since.
+
+A commit is sent once, and never stored late on behalf of a consumer that may have given it up: when
+the coordinator does not answer, or has just taken the group from another node, it ends with
+`GroupMovedError`, and the consumer that still waits sends it again.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from penstock.errors import DeadlineError, GroupMovedError, StaleWriteError, StoreError
 from penstock.meta import (
@@ -51,8 +54,8 @@ from penstock.record import Offset, ShardId
 CALL_S: Final = 10.0
 """Timeout of a request to the coordinator."""
 ROUTE_S: Final = 6.0
-"""How long commits and reads are retried, at the coordinator that the group has by then, when one
-does not answer: the loss of a node is noticed within three seconds."""
+"""How long reads are retried, at the coordinator that the group has by then, when one does not
+answer: the loss of a node is noticed within three seconds."""
 HAND_OVER_S: Final = 2.0
 UNRESPONSIVE_S: Final = 5.0
 """Pause before a node that did not hand over groups gets another request to do so."""
@@ -60,8 +63,6 @@ _PAUSE_S: Final = 0.2
 _FLUSHED_EPOCHS_MAX: Final = 100_000
 
 _log: Final = get_logger(__name__)
-
-T = TypeVar("T")
 
 
 class OffsetPeers(Protocol):
@@ -89,7 +90,7 @@ class ClusterOffsetManager(OffsetManager):
     ) -> None:
         super().__init__(meta, database, clock=clock, config=config, owns_database=owns_database)
         self._coordinators: Final = coordinators
-        self.storage.node_id = coordinators.node_id
+        self._table.node_id = coordinators.node_id
         self._peers: Final = peers
         self._table.flush_previous_holders = self._flush_previous_holders
         self._commit_one = self._commit_one_at_coordinator
@@ -127,22 +128,34 @@ class ClusterOffsetManager(OffsetManager):
         *,
         is_cached: bool,
     ) -> None:
-        commit_here = self._local_commit(namespace, group, offsets, is_cached=is_cached)
-        if self._remote_coordinator(namespace, group) is None:
-            self._retry_if_taken_over(namespace, group, commit_here)
+        node = self._remote_coordinator(namespace, group)
+        if node is None:
+            self._commit_here(namespace, group, offsets, is_cached=is_cached)
             return
         request = rpc.Commit(rpc.group_commit(namespace, group, offsets), is_cached)
-        self._at_coordinator(namespace, group, commit_here, request)
+        try:
+            self._send(node, request)
+        except DeadlineError as error:
+            # To find the next coordinator takes seconds, in which the consumer may give this commit
+            # up and send a later one to another node.
+            raise GroupMovedError(group, str(error)) from error
 
-    def _local_commit(
+    def _commit_here(
         self,
         namespace: str,
         group: str,
         offsets: Mapping[ShardId, OffsetCommit],
         *,
         is_cached: bool,
-    ) -> Callable[[], None]:
-        return partial(super()._commit, namespace, group, offsets, is_cached=is_cached)
+    ) -> None:
+        try:
+            super()._commit(namespace, group, offsets, is_cached=is_cached)
+        except StaleWriteError:
+            if not self._is_taken_over(namespace, group):
+                raise
+            # The consumer finds the group here when it sends the commit again.
+            self._table.take(namespace, group)
+            raise GroupMovedError(group) from None
 
     def commit_groups(self, commits: Sequence[GroupCommit]) -> list[StoreError | None]:
         outcomes: dict[int, StoreError | None] = {}
@@ -175,26 +188,10 @@ class ClusterOffsetManager(OffsetManager):
         try:
             reply = self._send(node, rpc.CommitMany(commits))
         except DeadlineError as error:
-            # Retry each at the coordinator that it has by now: storing one twice changes nothing.
-            self._clock.wait(self._stopping, _PAUSE_S)
-            return [self._commit_group_again(commit, error) for commit in commits]
+            return [GroupMovedError(commit.group, str(error)) for commit in commits]
         except StoreError as error:
             return [error] * len(commits)
         return [rpc.error_of(outcome) for outcome in reply.outcomes]
-
-    def _commit_group_again(self, commit: GroupCommit, first: StoreError) -> StoreError | None:
-        if self._stopping.is_set():
-            return first
-        try:
-            self._at_coordinator(
-                commit.namespace,
-                commit.group,
-                lambda: _raise_any(OffsetManager.commit_groups(self, [commit])),
-                rpc.CommitMany([commit]),
-            )
-        except StoreError as error:
-            return error
-        return None
 
     def commit_new_offsets(self, groups: Sequence[NewGroupOffsets]) -> list[StoreError | None]:
         """Commit offsets of many groups, whatever their coordinators, in one entry for each log. No
@@ -235,8 +232,7 @@ class ClusterOffsetManager(OffsetManager):
         def read_here() -> None:
             offsets.update(self._read_flushed(namespace, group))
 
-        request = rpc.Read(namespace, group)
-        reply = self._at_coordinator(namespace, group, read_here, request)
+        reply = self._read_at_coordinator(namespace, group, read_here)
         if reply is not None:
             offsets.update((ShardId.parse(name), offset) for name, offset in reply.offsets.items())
         return offsets
@@ -281,13 +277,12 @@ class ClusterOffsetManager(OffsetManager):
                 outcomes = self._commit_groups_at(None, request.commits)
                 return rpc.Reply(outcomes=[rpc.outcome_of(item) for item in outcomes])
             case rpc.Commit(commit, is_cached):
-                commit_here = self._local_commit(
+                self._commit_here(
                     commit.namespace,
                     commit.group,
                     rpc.offsets_by_shard(commit),
                     is_cached=is_cached,
                 )
-                self._retry_if_taken_over(commit.namespace, commit.group, commit_here)
                 return rpc.Reply()
             case _:
                 return self._apply(request)
@@ -304,38 +299,25 @@ class ClusterOffsetManager(OffsetManager):
     def _send(self, node: int, request: rpc.Request) -> rpc.Reply:
         return rpc.decode_reply(self._peers.send_offset_request(node, rpc.encode(request), CALL_S))
 
-    def _at_coordinator(
-        self, namespace: str, group: str, here: Callable[[], None], request: rpc.Request
+    def _read_at_coordinator(
+        self, namespace: str, group: str, read_here: Callable[[], None]
     ) -> rpc.Reply | None:
-        """Serve a repeatable request where the group is coordinated: by `here` (then None is
-        returned) or by another node. When a coordinator does not answer, it may be lost: retry, at
-        the coordinator that the group has by then, until `ROUTE_S` have passed."""
+        """Read where the group is coordinated: by `read_here` (then None is returned) or at another
+        node. When a coordinator does not answer, it may be lost: ask again, at the one that the
+        group has by then, until `ROUTE_S` have passed."""
         deadline = self._clock.monotonic() + ROUTE_S
         while True:
             node = self._remote_coordinator(namespace, group)
             if node is None:
-                self._retry_if_taken_over(namespace, group, here)
+                read_here()
                 return None
             try:
-                reply = self._send(node, request)
+                return self._send(node, rpc.Read(namespace, group))
             except DeadlineError:
                 if self._clock.monotonic() >= deadline:
                     raise
                 if self._clock.wait(self._stopping, _PAUSE_S):
                     raise
-            else:
-                _raise_any([rpc.error_of(outcome) for outcome in reply.outcomes])
-                return reply
-
-    def _retry_if_taken_over(self, namespace: str, group: str, here: Callable[[], None]) -> None:
-        """Run `here`, and again if another node took the group over meanwhile: nothing was stored
-        then."""
-        try:
-            here()
-        except StaleWriteError:
-            if not self._is_taken_over(namespace, group):
-                raise
-            here()
 
     def _is_taken_over(self, namespace: str, group: str) -> bool:
         """Return whether another node holds the group's epoch. If not, a reset through this node
@@ -404,9 +386,3 @@ class ClusterOffsetManager(OffsetManager):
             "back, unless their groups have committed since: start it, or have it reach this node; "
             "with kafka.offsets_cached = false and no cached commits there is nothing to do",
         )
-
-
-def _raise_any(outcomes: Sequence[StoreError | None]) -> None:
-    for outcome in outcomes:
-        if outcome is not None:
-            raise outcome

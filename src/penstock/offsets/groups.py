@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.errors import BusyError, ClosedError, StaleWriteError
+from penstock.errors import BusyError, ClosedError, GroupMovedError, StaleWriteError
 from penstock.meta import GroupName, OffsetClient, Takeover, check_text
 from penstock.meta.storage import group_prefix
 from penstock.record import ShardId
@@ -42,12 +42,22 @@ replaces the object; what was saved is recognised by its identity."""
 class LocalGroup:
     """What this process knows of one group."""
 
-    __slots__ = ("epoch", "floor", "is_held", "is_recovered", "name", "pending", "prefix")
+    __slots__ = (
+        "epoch",
+        "floor",
+        "is_held",
+        "is_recovered",
+        "name",
+        "pending",
+        "prefix",
+        "previous",
+    )
 
     def __init__(self, name: GroupName) -> None:
         self.name: Final = name
         self.prefix: Final = group_prefix(name.namespace, name.group)
         self.epoch = 0  # 0: not taken
+        self.previous = 0  # the node that had the group when this one took it; 0: none
         self.floor = 0  # another node took the group under this epoch: no lower one is used again
         self.is_held = False
         self.is_recovered = False  # an earlier process left commits that were not sent again yet
@@ -58,6 +68,8 @@ class GroupTable:
     def __init__(self, meta: OffsetClient, *, wait_seconds_max: float) -> None:
         """`wait_seconds_max` bounds the wait for a group that is held; then `BusyError`."""
         self._meta = meta
+        self.node_id: int | None = None
+        """This node, if other nodes may hold groups."""
         self.flush_previous_holders: FlushPreviousHolders = lambda _taken: True
         self._wait_seconds_max = wait_seconds_max
         self._is_closed = False
@@ -80,11 +92,23 @@ class GroupTable:
             return [group for group in self.groups.values() if group.epoch]
 
     def join(self, namespace: str, group: str) -> LocalGroup:
-        """Return a group with an epoch; take one if there is none. May call the meta service."""
+        """Return a group with an epoch, for a commit; take one if there is none. May call the meta
+        service. Raises `GroupMovedError` when another node had the group until then: its consumers
+        may have committed there after they gave up the commit that waits here."""
         with self.lock:
             known = self.groups.get((namespace, group))
             if known is not None and known.epoch:
                 return known
+        local = self.take(namespace, group)
+        if self.is_from_another(local.previous):
+            raise GroupMovedError(group)
+        return local
+
+    def is_from_another(self, previous: int) -> bool:
+        return self.node_id is not None and previous not in (0, self.node_id)
+
+    def take(self, namespace: str, group: str) -> LocalGroup:
+        """Return a group with an epoch, whichever node had it."""
         with self._taking:
             for _ in range(_TAKE_ATTEMPTS_MAX):
                 local = self.add(namespace, group)
@@ -102,6 +126,7 @@ class GroupTable:
         have saved their cached commits."""
         self.flush_previous_holders([(local.name, takeover) for local, takeover in taken])
         for local, takeover in taken:
+            local.previous = takeover.previous
             self.renew(local, takeover.epoch)
 
     def add(self, namespace: str, group: str) -> LocalGroup:

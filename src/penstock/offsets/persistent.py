@@ -41,14 +41,13 @@ class OffsetStorageManager:
         self._meta = meta
         self._table = table
         self._clock = clock
-        self.node_id: int | None = None
-        """This node, if other nodes may hold groups."""
 
     def commit(self, namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]) -> None:
         """Commit offsets of a group; they are safe when this returns.
 
         Raises `StaleWriteError` when the group was reset, or taken by another node, meanwhile:
-        then those of its shards that were touched there keep the newer offset.
+        then those of its shards that were touched there keep the newer offset. `GroupMovedError`
+        when another node had the group until now: nothing was stored.
         """
         if offsets:
             self.commit_in(self._table.join(namespace, group), offsets)
@@ -96,7 +95,7 @@ class OffsetStorageManager:
         """Claim the groups of commits for this node; return the numbers of those that another node
         had. Its consumers may have committed there after they sent these commits, and gave them up.
         Where this node is alone, groups are claimed with their first commit."""
-        if self.node_id is None:
+        if self._table.node_id is None:
             return []
         locals_ = [self._table.add(commit.namespace, commit.group) for commit in commits]
         missing = [number for number, local in enumerate(locals_) if not local.epoch]
@@ -107,7 +106,7 @@ class OffsetStorageManager:
         return [
             number
             for number, one in zip(missing, taken, strict=True)
-            if one.previous not in (0, self.node_id) or not locals_[number].epoch
+            if self._table.is_from_another(one.previous) or not locals_[number].epoch
         ]
 
     def _try_commit(self, commits: Sequence[GroupCommit]) -> Sequence[StoreError | None]:
@@ -133,7 +132,7 @@ class OffsetStorageManager:
                     epoch, sequence = table.next_pair(local)
                     entries.append(_entry(shard, offset_commit, epoch, sequence, now_ms))
             except StaleWriteError:
-                if self.node_id is not None:
+                if table.node_id is not None:
                     moved.add((commit.namespace, commit.group))
                     continue
                 new = [

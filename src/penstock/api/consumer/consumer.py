@@ -37,6 +37,7 @@ from weakref import finalize
 
 from penstock.adapter import Message
 from penstock.api.backend import Backend, TopicPartition
+from penstock.api.consumer.group_commits import GroupCommits
 from penstock.api.consumer.group_membership import SETTLE_S, Membership, Pending
 from penstock.api.consumer.options import (
     ConsumerOptions,
@@ -103,6 +104,7 @@ class Consumer:
         self._namespace: Final = namespace
         self._options: Final = options
         self._clock: Final = SystemClock()
+        self._commits: Final = GroupCommits(backend, self._clock)
         self._errors: Final = PartitionErrors(self._clock, options.on_error)
         self._places: Final = PartitionPositions(
             backend, namespace, group, options.start, self._errors, self._clock
@@ -399,7 +401,7 @@ class Consumer:
 
     def _commit(self, news: dict[TopicPartition, Offset], topic_ids: Mapping[str, str]) -> None:
         if self._membership is None:
-            self._backend.execute(
+            self._commits.send(
                 CommitOffsets(self.group, news, topic_ids, namespace=self._namespace)
             )
         else:

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.api.backend import Backend, TopicPartition
+from penstock.api.consumer.group_commits import GroupCommits
 from penstock.api.requests.groups import (
     CommitOffsets,
     HeartbeatGroup,
@@ -19,6 +20,7 @@ from penstock.api.requests.topics import LocateTopic
 from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import CONSUMER
 from penstock.groups.model import Caller, Join, Joined, Sync, Synced
+from penstock.platform.clock import SystemClock
 from penstock.record import Offset
 
 SESSION_TIMEOUT_S: Final = 10.0
@@ -39,6 +41,7 @@ class GroupClient:
         self, backend: Backend, namespace: str, group: str, options: MemberOptions
     ) -> None:
         self._backend: Final = backend
+        self._commits: Final = GroupCommits(backend, SystemClock())
         self._namespace: Final = namespace
         self._group: Final = group
         self._options: Final = options
@@ -81,7 +84,7 @@ class GroupClient:
         topic_ids: Mapping[str, str],
         caller: Caller,
     ) -> None:
-        self._backend.execute(
+        self._commits.send(
             CommitOffsets(self._group, offsets, topic_ids, caller, namespace=self._namespace)
         )
 
