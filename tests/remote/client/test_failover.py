@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,8 +30,15 @@ from penstock.errors import (
 from penstock.node.connect_store import check_addresses
 from penstock.remote.client import failover
 from penstock.remote.client.failover import Server, Servers, UnansweredError
+from penstock.remote.server.node_server import Server as NodeServer
+from penstock.settings import EMBEDDED, merge_settings
 
 LOST = UnansweredError(DeadlineError("went away; the outcome is unknown"))
+
+
+def serve(directory: Path) -> NodeServer:
+    ports = {"kafka": {"enabled": False}, "server": {"port": 0, "http_port": 0}}
+    return NodeServer(str(directory), merge_settings(EMBEDDED, ports))
 
 
 class Fake:
@@ -130,6 +140,63 @@ def test_what_may_have_been_done_is_not_called_undone_when_the_last_round_reache
 
     with pytest.raises(DeadlineError, match="outcome is unknown"):
         fake.servers.call(attempt, 0.5, may_repeat=True)
+
+
+def test_a_server_that_refuses_connections_is_known_to_be_away_immediately() -> None:
+    (port,) = free_ports(1)
+    server = Server(f"127.0.0.1:{port}", [])
+    assert not server.connect(10_000)  # not after this time
+    assert not server.connect(0.2, waits=True)
+    server.channel.close()
+    assert server.connect(10_000), "the call itself says that the channel is closed"
+
+
+def test_a_call_is_not_sent_to_a_server_that_accepts_connections_and_says_nothing(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, serve(tmp_path / "data") as serving:
+        addresses = [f"127.0.0.1:{silent.getsockname()[1]}", f"127.0.0.1:{serving.port}"]
+        with penstock.connect(addresses) as store:
+            assert store.create_topic("orders").write(b"one").offset == 0
+
+
+PROGRAM = """
+import sys, penstock
+store = penstock.connect(sys.argv[1:])
+topic = store.topic("orders")
+topic.write(b"first")
+print("connected", flush=True)
+sys.stdin.readline()
+topic.read()
+print("read", flush=True)
+"""
+
+
+def test_a_program_that_lost_a_server_ends_without_closing_its_store(tmp_path: Path) -> None:
+    with serve(tmp_path / "b") as second:
+        with serve(tmp_path / "a") as first:
+            addresses = [f"127.0.0.1:{server.port}" for server in (first, second)]
+            for address in addresses:
+                with penstock.connect(address) as store:
+                    store.create_topic("orders")
+            program = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, *addresses],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                assert program.stdout is not None
+                assert program.stdout.readline() == "connected\n"
+            except BaseException:
+                program.kill()
+                raise
+        try:
+            said, _ = program.communicate("go on\n", timeout=60)
+        finally:
+            program.kill()
+            program.wait()
+    assert (program.returncode, said) == (0, "read\n")
 
 
 def test_addresses_are_a_list_or_have_commas_between() -> None:
