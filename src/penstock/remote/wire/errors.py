@@ -30,7 +30,7 @@ _FIELDS_SIZE_MAX: Final = 1024
 _FIELD_SIZES: Final = (512, 64)
 _DETAILS_MAX: Final = 200
 _NOT_WRITTEN: Final = -1
-_NOT_CONNECTED: Final = "failed to connect to all addresses"
+_NOT_CONNECTED: Final = ("failed to connect to all addresses", "errors resolving ")
 """gRPC fails a call in this way before it gives it to a connection, or after the server has refused
 the stream, unread, because it stops."""
 
