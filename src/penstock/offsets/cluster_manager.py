@@ -154,7 +154,7 @@ class ClusterOffsetManager(OffsetManager):
             if not self._is_taken_over(namespace, group):
                 raise
             # The consumer finds the group here when it sends the commit again.
-            self._table.take(namespace, group)
+            self._table.claim_epoch(namespace, group)
             raise GroupMovedError(group) from None
 
     def commit_groups(self, commits: Sequence[GroupCommit]) -> list[StoreError | None]:

@@ -99,7 +99,7 @@ class GroupTable:
             known = self.groups.get((namespace, group))
             if known is not None and known.epoch:
                 return known
-        local = self.take(namespace, group)
+        local = self.claim_epoch(namespace, group)
         if self.is_from_another(local.previous):
             raise GroupMovedError(group)
         return local
@@ -107,7 +107,7 @@ class GroupTable:
     def is_from_another(self, previous: int) -> bool:
         return self.node_id is not None and previous not in (0, self.node_id)
 
-    def take(self, namespace: str, group: str) -> LocalGroup:
+    def claim_epoch(self, namespace: str, group: str) -> LocalGroup:
         """Return a group with an epoch, whichever node had it."""
         with self._taking:
             for _ in range(_TAKE_ATTEMPTS_MAX):

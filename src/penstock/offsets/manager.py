@@ -303,7 +303,7 @@ class OffsetManager:
         with self._table.hold(namespace, group) as local:
             match change:
                 case rpc.CompareAndSet():
-                    self._table.take(namespace, group)
+                    self._table.claim_epoch(namespace, group)
                     self.cache.flush_group(local)
                     entry = self.storage.entry(local, ShardId.parse(change.shard), change.commit)
                     self._meta.compare_and_set_offset(
