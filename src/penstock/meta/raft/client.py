@@ -57,7 +57,7 @@ from penstock.meta.raft.members.bootstrap import (
     request_peer_status,
 )
 from penstock.meta.raft.members.group_handover import give_up_groups
-from penstock.meta.raft.members.leader_wait import StartWait, await_leaders
+from penstock.meta.raft.members.leader_wait import StartWait, await_leaders, await_votes
 from penstock.meta.raft.members.liveness import Liveness
 from penstock.meta.raft.members.membership import (
     MemberGroup,
@@ -198,14 +198,16 @@ class RaftMetaClient(ClusterClient):
         return self.membership.join(join) if reason is None else HandshakeRejected(reason)
 
     def await_leaders(self, stopping: threading.Event | None) -> None:
-        """Return when all groups have leaders: their members may start much later than this node.
-        `stopping` ends the wait, with a `DeadlineError`."""
+        """Return when all groups have leaders: their members may start much later than this node;
+        and when this node votes. `stopping` ends the wait, with a `DeadlineError`."""
+        stopping = stopping if stopping is not None else threading.Event()
         await_leaders(
             lambda: self.node.status,
             lambda: self._transport.absent(self.node.members),
             clock=self._clock,
-            stopping=stopping if stopping is not None else threading.Event(),
+            stopping=stopping,
         )
+        await_votes(self._node_id, lambda: self.node.status, clock=self._clock, stopping=stopping)
 
     def make_join_token(self, node_id: int, address: str) -> tuple[str, str]:
         """Return a token with which a node may join, empty when the cluster has a secret instead,

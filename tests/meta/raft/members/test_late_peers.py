@@ -16,7 +16,12 @@ from tests.meta.raft.test_serve_cluster import Servers
 import penstock
 from penstock.errors import DeadlineError, RetryableError
 from penstock.meta.raft.group.status import RaftStatus
-from penstock.meta.raft.members.leader_wait import StartEvent, await_leaders
+from penstock.meta.raft.members.leader_wait import (
+    VOTE_SECONDS,
+    StartEvent,
+    await_leaders,
+    await_votes,
+)
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
 from penstock.testing.manual_clock import ManualClock
@@ -74,7 +79,11 @@ def test_a_node_waits_for_its_peers_however_late_they_start(tmp_path: Path) -> N
         servers.close()
 
 
-def _status(leader: int, name: str = "metadata") -> RaftStatus:
+def _status(
+    leader: int,
+    name: str = "metadata",
+    configuration: fmt.Configuration = fmt.Configuration(voters=(1, 2)),  # noqa: B008 - immutable
+) -> RaftStatus:
     return RaftStatus(
         name=name,
         role="follower",
@@ -84,7 +93,7 @@ def _status(leader: int, name: str = "metadata") -> RaftStatus:
         applied=1,
         first=1,
         last=1,
-        configuration=fmt.Configuration(voters=(1, 2)),
+        configuration=configuration,
     )
 
 
@@ -117,6 +126,54 @@ def test_the_wait_is_logged_once_per_change_and_again_every_minute(
     stopping.set()
     with pytest.raises(DeadlineError, match="stopped while metadata had no leader"):
         await_leaders(lambda: [_status(0)], lambda: away, clock=clock, stopping=stopping)
+
+
+class Waits(ManualClock):
+    """Each wait takes its time; after `count` of them something has happened."""
+
+    def __init__(self, count: float) -> None:
+        super().__init__()
+        self.count = count
+        self.reasons: list[str] = []
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.reasons) >= self.count
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        assert isinstance(event, StartEvent)
+        self.advance(milliseconds=round(seconds * 1_000))
+        self.reasons.append(event.waits_for)
+        return event.is_set()
+
+
+LEARNS = fmt.Configuration(voters=(1, 2), learners=(3,))
+LEAVES_THE_ONE_BEFORE = fmt.Configuration(voters=(1, 2, 3), voters_outgoing=(1, 2))
+VOTES = fmt.Configuration(voters=(1, 2, 3))
+
+
+@pytest.mark.parametrize("before", [LEARNS, LEAVES_THE_ONE_BEFORE])
+def test_a_node_that_joins_serves_once_it_votes_in_all_groups(before: fmt.Configuration) -> None:
+    clock, stopping = Waits(7), StartEvent()
+
+    def status() -> list[RaftStatus]:
+        later = VOTES if clock.is_over else before
+        return [_status(1, configuration=VOTES), _status(2, "offset-0", later)]
+
+    await_votes(3, status, clock=clock, stopping=stopping)
+    assert clock.reasons == ["this node has joined offset-0 and has no vote there yet"] * 7
+    assert stopping.waits_for == ""
+
+
+def test_a_node_that_gets_no_vote_serves_in_the_end() -> None:
+    clock = Waits(float("inf"))
+    learning = [_status(1, configuration=LEARNS)]
+    await_votes(3, lambda: learning, clock=clock, stopping=StartEvent())
+    assert clock.monotonic() >= VOTE_SECONDS
+    stopping = StartEvent()
+    stopping.set()
+    with pytest.raises(DeadlineError, match="stopped while this node has joined metadata"):
+        await_votes(3, lambda: learning, clock=clock, stopping=stopping)
 
 
 def test_settings_of_the_cluster_are_not_shown(tmp_path: Path) -> None:

@@ -1,4 +1,10 @@
-"""Waits, without a limit, until the groups of a node have leaders; reports the missing nodes."""
+"""What a node waits for before it serves: leaders of its groups, and its own vote.
+
+The wait for leaders has no limit; it reports the nodes that are missing. A node that has just
+joined then waits until it votes in all groups, for `VOTE_SECONDS` at most. A node that does not
+serve yet gets no shard: so where a topic with three replicas can be created, three nodes vote, and
+one of them may end.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +24,8 @@ POLL_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 2.0
 """About the duration of an election; a longer wait is logged."""
 REPEAT_SECONDS: Final = 60.0
+VOTE_SECONDS: Final = 30.0
+"""A node that is not given a vote for so long serves without it."""
 
 
 class StartEvent(threading.Event):
@@ -81,3 +89,36 @@ def await_leaders(
             start_wait.report(f"no leader of {groups}: the members are connected and elect one")
         if clock.wait(stopping, POLL_SECONDS):
             raise DeadlineError(f"stopped while {groups} had no leader")
+
+
+def await_votes(
+    node_id: int,
+    status: Callable[[], Sequence[RaftStatus]],
+    *,
+    clock: Clock,
+    stopping: threading.Event,
+) -> None:
+    """Return when this node votes in all groups that it has joined, or after `VOTE_SECONDS`. Raises
+    `DeadlineError` when the node is to stop."""
+    start_wait = StartWait(clock, stopping)
+    began = clock.monotonic()
+    while True:
+        without = [item.name for item in status() if _is_learning(item, node_id)]
+        if not without:
+            break
+        groups = ", ".join(without)
+        reason = f"this node has joined {groups} and has no vote there yet"
+        if clock.monotonic() - began >= VOTE_SECONDS:
+            _log.warning("serves_without_vote", groups=groups)
+            break
+        start_wait.report(reason)
+        if clock.wait(stopping, POLL_SECONDS):
+            raise DeadlineError(f"stopped while {reason}")
+    start_wait.finish()
+
+
+def _is_learning(status: RaftStatus, node_id: int) -> bool:
+    """Return whether a node is on its way to a vote. Between two configurations, the majority of
+    the one before counts, too."""
+    configuration = status.configuration
+    return node_id not in configuration.voters or bool(configuration.voters_outgoing)
