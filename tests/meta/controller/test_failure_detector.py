@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -24,6 +24,8 @@ class World:
         self.probed: list[int] = []
         self.heard: dict[int, float] = {}
         self.refused: dict[int, int] = {}
+        self.granted: tuple[int, float] | None = None
+        self.voters_outgoing: tuple[int, ...] = ()
         self.fenced: list[int] = []
         self.taken_over: list[int] = []
         self.nodes = {number: node(number) for number in (1, 2, 3)}
@@ -48,7 +50,7 @@ class World:
             applied=0,
             first=0,
             last=0,
-            configuration=Configuration(voters=(1, 2, 3)),
+            configuration=Configuration(voters=(1, 2, 3), voters_outgoing=self.voters_outgoing),
         )
 
     def probe(self, number: int) -> Probe:
@@ -70,6 +72,10 @@ class World:
 
     def silent_s(self, node_id: int, since: float) -> float:
         return self.clock.monotonic() - max(since, self.heard.get(node_id, since))
+
+    def last_grant(self, term: int, voters: Collection[int]) -> float | None:
+        assert voters == (1, 2, 3)
+        return self.granted[1] if self.granted and self.granted[0] == term else None
 
     def refuse_leases(self, node_id: int, broker_epoch: int) -> None:
         self.refused[node_id] = broker_epoch
@@ -148,6 +154,68 @@ def test_a_new_controller_waits_for_a_whole_session(world: World) -> None:
     world.run(2.25)
     assert world.fenced == []
     world.run(0.75, 2)
+    assert world.fenced == [3]
+
+
+def succeed(world: World, *, granted: float | None) -> None:
+    """Let node 1 lead after node 3 did, whose last lease began `granted` seconds ago."""
+    world.role, world.leader = "follower", 3
+    world.run(60)
+    world.role, world.leader, world.term = "leader", 1, 6
+    if granted is not None:
+        world.granted = (6, world.clock.monotonic() - granted)
+    world.detector.check()
+
+
+def test_a_new_controller_counts_from_the_last_lease_that_another_granted(world: World) -> None:
+    succeed(world, granted=1.5)
+    world.run(0.75, 2)
+    assert world.fenced == []
+    world.run(0.25, 2)
+    assert world.fenced == [3], "2.5 s after that lease began"
+
+
+def test_a_new_controller_gives_the_others_time_to_turn_to_it(world: World) -> None:
+    succeed(world, granted=60)
+    world.run(0.75)
+    assert world.fenced == []
+    world.run(0.25, 2)
+    assert world.fenced == [3]
+
+
+def test_a_report_never_makes_a_session_longer(world: World) -> None:
+    succeed(world, granted=-1)
+    world.run(2.25, 2)
+    assert world.fenced == []
+    world.run(0.25, 2)
+    assert world.fenced == [3]
+
+
+def test_reports_do_not_count_while_two_configurations_are_in_effect(world: World) -> None:
+    world.voters_outgoing = (1, 3)
+    succeed(world, granted=60)
+    world.run(2.25, 2)
+    assert world.fenced == []
+    world.run(0.25, 2)
+    assert world.fenced == [3]
+
+
+def test_a_new_controller_that_was_stopped_waits_for_a_whole_session(world: World) -> None:
+    succeed(world, granted=60)
+    world.clock.advance(milliseconds=5_000)
+    world.detector.check()
+    world.run(2.25, 2)
+    assert world.fenced == []
+    world.run(0.25, 2)
+    assert world.fenced == [3]
+
+
+def test_a_controller_whose_checks_are_all_late_fences_in_the_end(world: World) -> None:
+    world.run(2, 2, 3)
+    for _ in range(8):
+        world.clock.advance(milliseconds=1_200)
+        world.beat(2)
+        world.detector.check()
     assert world.fenced == [3]
 
 

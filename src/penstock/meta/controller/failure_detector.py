@@ -7,14 +7,18 @@ other: a partition, a stopped process, a machine that is gone.
 Only the node that leads the metadata fences. When the port of a node refuses, all others campaign
 in the groups that it led: those with greater numbers wait, each a little longer.
 
-A node that has begun to lead, or was itself stopped for a while, waits for a whole session before
-it takes silence for an end: it may have missed what it should have heard.
+A node that has begun to lead does not know which leases were granted just before. It counts the
+session from the last moment at which the leader before it can have granted one, once a majority of
+the voters has reported theirs, and until then from its own election; and it gives the others
+`GRACE_SECONDS` to turn to it. A node that was itself stopped for a while waits for a whole session
+before it takes silence for an end: it may have missed what it should have heard. It waits once, not
+again for each check that is late: on a machine with too much to do, all of them may be.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
 from penstock.errors import StoreError
@@ -32,6 +36,10 @@ CHECK_SECONDS: Final = 0.1
 GAP_SECONDS: Final = 1.0
 """A node whose checks are so far apart was stopped meanwhile."""
 SESSION_SECONDS: Final = SESSION_MS / 1_000
+GRACE_SECONDS: Final = 0.75
+"""For so long a leader watches before it takes silence for an end: three heartbeats."""
+_SEEN_A_CHECK_MAX: Final = 2 * CHECK_SECONDS
+"""A check that comes late counts as that much of watching: what came meanwhile may wait still."""
 
 Probe = Literal["up", "refused", "silent"]
 
@@ -41,6 +49,7 @@ class Sessions(Protocol):
 
     def begin_leading(self, *, is_new_term: bool) -> None: ...
     def silent_s(self, node_id: int, since: float) -> float: ...
+    def last_grant(self, term: int, voters: Collection[int]) -> float | None: ...
     def refuse_leases(self, node_id: int, broker_epoch: int) -> None: ...
     def is_refused(self, node_id: int, broker_epoch: int) -> bool: ...
 
@@ -77,6 +86,10 @@ class FailureDetector:
         """Nodes to which a connection ended, and when."""
         self._lock: Final = threading.Lock()
         self._leads_since: float | None = None
+        self._is_resumed = False
+        """Whether `_leads_since` is when this node went on after a stop."""
+        self._watched_s = 0.0
+        """For how long it has watched since then, as far as that matters."""
         self._term = -1
         """That of the last lead."""
         self._reported_term = -1
@@ -128,31 +141,46 @@ class FailureDetector:
         refusing = self._refusing(status.leader)
         for node_id in refusing:
             self._succeed_leader(node_id)
+        nodes = self._watched()
+        self._update_registered(nodes)
         if self._leads_since is None:
             if status.leader in refusing and self._reported_term != status.term:
                 self._reported_term = status.term
                 _log.warning("metadata_leader_gone", node=status.leader)
             return
-        nodes = self._watched()
-        self._update_registered(nodes)
+        since = self._session_start(status, self._leads_since)
         lost = [
             node
             for node in nodes.values()
-            if node.node_id != self._node_id and self._is_lost(node, self._leads_since, refusing)
+            if node.node_id != self._node_id and self._is_lost(node, since, refusing)
         ]
         if lost:
             self._fence_all(lost)
 
     def _update_lead(self, status: RaftStatus) -> None:
         now = self._clock.monotonic()
-        was_stopped = now - self._checked_at > GAP_SECONDS
+        passed = now - self._checked_at
         self._checked_at = now
         if status.role != "leader":
             self._leads_since = None
-        elif self._leads_since is None or was_stopped or status.term != self._term:
+            return
+        is_new = self._leads_since is None or status.term != self._term
+        is_waiting = self._is_resumed and self._watched_s < GRACE_SECONDS
+        was_stopped = passed > GAP_SECONDS and not is_waiting
+        if is_new or was_stopped:
             self._leads_since = now
+            self._watched_s, self._is_resumed = 0.0, not is_new
             self._sessions.begin_leading(is_new_term=status.term != self._term)
             self._term = status.term
+        elif self._watched_s < GRACE_SECONDS:
+            self._watched_s += min(passed, _SEEN_A_CHECK_MAX)
+
+    def _session_start(self, status: RaftStatus, leads_since: float) -> float:
+        """Return from when on silence counts."""
+        if self._is_resumed or status.configuration.voters_outgoing:
+            return leads_since
+        granted = self._sessions.last_grant(status.term, status.configuration.voters)
+        return leads_since if granted is None else min(leads_since, granted)
 
     def _refusing(self, leader: int) -> set[int]:
         """Return the nodes among the hints whose port refuses connections; `leader` is tried
@@ -190,7 +218,10 @@ class FailureDetector:
         return (
             node.node_id in refusing
             or self._sessions.is_refused(node.node_id, node.epoch)
-            or self._sessions.silent_s(node.node_id, since) >= SESSION_SECONDS
+            or (
+                self._watched_s >= GRACE_SECONDS
+                and self._sessions.silent_s(node.node_id, since) >= SESSION_SECONDS
+            )
         )
 
     def _fence_all(self, lost: Sequence[Node]) -> None:

@@ -263,6 +263,10 @@ class RaftNode:
         if isinstance(frame, Beat):
             self.on_beat(sender, frame)
 
+    @property
+    def tick_seconds(self) -> float:
+        return self._timing.tick_seconds
+
     def send_beat(self, to: int, frame: Beat | BeatAnswer) -> None:
         """Send a heartbeat, or its answer; any thread may call."""
         if to in self._data_nodes and self._heartbeats is not None:

@@ -130,6 +130,10 @@ class DataNodeMetaClient(RemoteMetaClient):
     def beat_targets(self) -> tuple[int, ...]:
         return self._port.beat_targets
 
+    def leader_contact(self) -> tuple[int, int]:
+        """A node without Raft confirms no leader."""
+        return 0, 0
+
     def epoch_of(self, _node_id: int) -> int | None:
         """Only the leader of the metadata asks."""
         return None

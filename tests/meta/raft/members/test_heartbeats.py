@@ -25,10 +25,14 @@ class Node:
         self.sent: list[tuple[int, Beat | BeatAnswer]] = []
         self.confirmations: list[Callable[[bool], None]] = []
         self.registrations = 0
+        self.contact = (0, 0)
         self.beats = Heartbeats(node_id, self, self.lease, clock=self.clock)
 
     def beat_targets(self) -> tuple[int, ...]:
         return self.targets
+
+    def leader_contact(self) -> tuple[int, int]:
+        return self.contact
 
     def epoch_of(self, node_id: int) -> int | None:
         return self.epochs.get(node_id)
@@ -127,3 +131,51 @@ def test_a_node_that_does_not_know_the_leader_sends_to_all_members() -> None:
         node.beats.close()
     assert [to for to, _ in node.sent[:3]] == [1, 2, 3]
     assert node.sent[0][1] == Beat(10, node.lease.sent_at())
+
+
+def test_a_heartbeat_reports_when_the_voter_answered_an_earlier_leader() -> None:
+    node = Node(node_id=3)
+    node.contact = (7, 1_250)
+    node.beats.start()
+    try:
+        wait_until(lambda: bool(node.sent), "a heartbeat is sent")
+    finally:
+        node.beats.close()
+    assert node.sent[0] == (1, Beat(10, node.lease.sent_at(), 7, 1_250))
+
+
+VOTERS = (1, 2, 3)
+
+
+def test_the_last_grant_of_earlier_leaders_is_known_from_a_majority(node: Node) -> None:
+    node.clock.advance(10)
+    now = node.clock.monotonic()
+    assert node.beats.last_grant(7, VOTERS) is None
+    node.beats.receive(1, Beat(10, 0, 7, 1_500))
+    node.beats.receive(4, Beat(40, 0, 7, 9_000))
+    assert node.beats.last_grant(7, VOTERS) is None, "node 4 does not vote"
+    node.beats.receive(2, Beat(20, 0, 7, 1_000))
+    assert node.beats.last_grant(7, VOTERS) == now - 1.0, "the later one of the two"
+    node.beats.receive(3, Beat(30, 0, 7, 2_000))
+    assert node.beats.last_grant(7, VOTERS) == now - 1.5, "every majority will do"
+
+
+def test_reports_of_another_term_say_nothing(node: Node) -> None:
+    node.beats.receive(1, Beat(10, 0, 7, 1_500))
+    node.beats.receive(2, Beat(20, 0, 6, 1_500))
+    node.beats.receive(3, Beat(30, 0))
+    assert node.beats.last_grant(7, VOTERS) is None
+    assert node.beats.last_grant(6, VOTERS) is None
+
+
+def test_a_later_report_of_the_same_term_may_only_be_closer(node: Node) -> None:
+    node.clock.advance(10)
+    now = node.clock.monotonic()
+    node.beats.receive(1, Beat(10, 0, 7, 1_500))
+    node.beats.receive(2, Beat(20, 0, 7, 1_500))
+    node.clock.advance(1)
+    node.beats.receive(2, Beat(20, 0, 7, 1_700))
+    assert node.beats.last_grant(7, VOTERS) == now - 1.5, "it missed ticks"
+    node.beats.receive(1, Beat(10, 0, 7, 2_700))
+    node.beats.receive(2, Beat(20, 0, 7, 2_700))
+    assert node.beats.last_grant(7, VOTERS) == now - 1.7

@@ -26,6 +26,7 @@ from msgspec import Struct
 from penstock._native import RaftCore
 from penstock.errors import StoreError
 from penstock.meta.raft.group.entry_log import EntryLog
+from penstock.meta.raft.group.leader_contact import LeaderContact
 from penstock.meta.raft.group.load import (
     CoreConfiguration,
     Loaded,
@@ -157,13 +158,16 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         """Up to where the log is to be truncated, or 0."""
         self._reset_from: int | None = None
         self._hearing = Hearing(timing.election_ticks)
+        self.contact: Final = LeaderContact(self._core.term())
 
     # -- input ----------------------------------------------------------------------------------
 
     def tick(self, send: Send) -> None:
         self._hearing.tick()
+        self.contact.tick()
         self._core.tick()
         self._succeed(1)
+        self._observe()
         self.seen_leader = self._core.leader()
         self.knows_leader = self.seen_leader != 0
         self._proposals.tick(self._leadership(), is_leader=self._core.is_leader())
@@ -182,6 +186,9 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         match frame:
             case RaftMessage():
                 self._step_message(frame.message)
+                self._observe()
+                if self._core.leader() == sender:
+                    self.contact.record()
             case SnapshotChunk():
                 send(sender, self._receiving.receive(sender, frame, self._core.step))
             case SnapshotAnswer():
@@ -207,6 +214,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             if self._succession is None:
                 self._succession = (leader, _SUCCESSION_TICKS * voters.index(self._node_id))
             self._succeed(0)
+            self._observe()
 
     def _succeed(self, ticks: int) -> None:
         if self._succession is None:
@@ -227,6 +235,10 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def campaign(self) -> None:
         self._core.campaign()
+        self._observe()
+
+    def _observe(self) -> None:
+        self.contact.observe(self._core.term(), leads=self._core.is_leader())
 
     def report_unreachable(self, node: int) -> None:
         self._core.report_unreachable(node)
@@ -278,6 +290,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         """The batch is written, and on the device if `collect` asked for that."""
         if is_synced:
             self._applied_durable = self._written
+        self.contact.publish()
         if self._is_ready:
             is_restored = self._reset_from is not None
             if is_restored:

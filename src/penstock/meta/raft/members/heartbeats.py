@@ -8,6 +8,9 @@ lease of `penstock.meta.client_api.broker_lease`.
     member   every 250 ms: Beat ──▶  leader   note it; confirm the lead with a majority
     member   lease, from the moment at which it sent ◀── BeatAnswer
 
+A voter also reports when it was last in contact with a leader of an earlier term. From the reports
+of a majority a new leader knows when the last lease of the leaders before it can have begun.
+
 The thread that sends does nothing else: a slow disk or a busy event loop does not keep it.
 """
 
@@ -31,6 +34,11 @@ class BeatingNode(Protocol):
     def beat_targets(self) -> Collection[int]:
         """Return the nodes of which one leads the metadata, as far as this node knows, and which
         run a release that knows heartbeats. Only the leader answers."""
+        ...
+
+    def leader_contact(self) -> tuple[int, int]:
+        """Return the term of the metadata here, and for how many milliseconds at least this node
+        was in contact with no leader of an earlier term; (0, 0) without a vote."""
         ...
 
     def epoch_of(self, node_id: int) -> int | None:
@@ -60,6 +68,9 @@ class Heartbeats:
         self._lock: Final = threading.Lock()
         self._heard: dict[int, float] = {}
         """When the last heartbeat of each node came, on the monotonic clock."""
+        self._contacts: dict[int, tuple[int, float]] = {}
+        """For each node: the term of its last report, and a moment after which it was in contact
+        with no leader of an earlier term."""
         self._fencing: dict[int, int] = {}
         """Nodes that this one has decided to fence, with their broker epochs: they get no lease
         any more, whatever becomes of the decision."""
@@ -98,7 +109,8 @@ class Heartbeats:
         if epoch is None:
             return
         for target in self._node.beat_targets():
-            beat = Beat(epoch, self._lease.sent_at())
+            term, quiet_ms = self._node.leader_contact()
+            beat = Beat(epoch, self._lease.sent_at(), term, quiet_ms)
             if target == self._node_id:
                 self.receive(self._node_id, beat)
             else:
@@ -110,7 +122,13 @@ class Heartbeats:
             self._receive_answer(frame)
             return
         with self._lock:
-            self._heard[sender] = self._clock.monotonic()
+            self._heard[sender] = now = self._clock.monotonic()
+            if frame.term:
+                # The way here took its time, too: the contact was earlier than this.
+                moment = now - frame.quiet_ms / 1_000
+                term, before = self._contacts.get(sender, (0, moment))
+                is_closer = term == frame.term and before < moment
+                self._contacts[sender] = (frame.term, before if is_closer else moment)
             self._waiting.append((sender, frame))
             must_confirm = not self._is_confirming
             self._is_confirming = True
@@ -169,6 +187,19 @@ class Heartbeats:
         with self._lock:
             heard = max(since, self._heard.get(node_id, since))
         return self._clock.monotonic() - heard
+
+    def last_grant(self, term: int, voters: Collection[int]) -> float | None:
+        """Return a moment after which no leader of a term before this one has confirmed its lead,
+        and so no heartbeat was sent that it granted a lease for. None: that is not known, as long
+        as fewer than a majority of the voters have reported in this term."""
+        with self._lock:
+            contacts = sorted(
+                moment
+                for voter, (reported, moment) in self._contacts.items()
+                if voter in voters and reported == term
+            )
+        majority = len(voters) // 2 + 1
+        return contacts[majority - 1] if len(contacts) >= majority else None
 
     def refuse_leases(self, node_id: int, broker_epoch: int) -> None:
         """Grant a node no lease any more under this broker epoch: it is being fenced."""

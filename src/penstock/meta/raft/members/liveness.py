@@ -83,6 +83,10 @@ class Liveness:
         known = NODES.get(self._metadata.local, leader)
         return (leader,) if known is not None and REPLICATION_ROLE in known.roles else ()
 
+    def leader_contact(self) -> tuple[int, int]:
+        term, ticks = self._metadata.group.contact.report
+        return term, int(ticks * self._node.tick_seconds * 1_000)
+
     def epoch_of(self, node_id: int) -> int | None:
         known = NODES.get(self._metadata.local, node_id)
         return None if known is None or known.status == OFFLINE else known.epoch

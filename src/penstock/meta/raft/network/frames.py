@@ -52,6 +52,11 @@ class Beat(Struct, frozen=True, array_like=True, tag=4):
     broker_epoch: int
     sent_at: int
     """When it was sent, by a clock of the sender; the answer repeats it."""
+    term: int = 0
+    """The term of the group `metadata` at a member of it; 0: of a node without Raft, or of an
+    earlier release."""
+    quiet_ms: int = 0
+    """For how long at least the sender was in contact with no leader of an earlier term."""
 
 
 class BeatAnswer(Struct, frozen=True, array_like=True, tag=5):
