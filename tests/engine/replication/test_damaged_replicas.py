@@ -18,6 +18,7 @@ from penstock.engine.replication.messages import (
     StreamReply,
 )
 from penstock.engine.replication.options import CoreOptions
+from penstock.engine.replication.replies import reply_to
 
 SHARD = "t_0"
 BROKERS = {1: 10, 2: 20, 3: 30}
@@ -232,3 +233,24 @@ def _fetches_of(core: ReplicaCore) -> list[Fetch]:
         for effect in core.drain_effects()
         if isinstance(effect, Send) and isinstance(effect.message, Fetch)
     ]
+
+
+@pytest.mark.parametrize(("in_sync", "is_answered"), [((1, 3), True), ((1, 2), False)])
+def test_a_damaged_follower_of_an_idle_shard_is_answered_once_nothing_counts_on_it(
+    log: SimulatedLog, in_sync: tuple[int, ...], *, is_answered: bool
+) -> None:
+    """Without an answer it would wait for the next record before it cuts its log."""
+    leader = LeaderReplica(1, replace(LED, in_sync=in_sync), (log,), 0.0)
+    log.set_commit(10)
+    whole = ShardFetch(SHARD, 1, 3, (StreamPosition(10, 0, 10, 10),))
+    damaged = ShardFetch(SHARD, 1, 3, (StreamPosition(10, 0, 4, 10),))
+    assert reply_to(leader, 2, whole, 1 << 20) is None
+    nothing = ShardReply(SHARD, FetchError.NONE, 1, (StreamReply(10, 10, 0),))
+    assert reply_to(leader, 2, damaged, 1 << 20) == (nothing if is_answered else None)
+
+
+def test_a_follower_that_is_found_damaged_leaves_immediately(log: SimulatedLog) -> None:
+    core = core_of(log, replace(LED, leader=2), BROKERS)
+    damage(log, 4)
+    core.appended(0.1, SHARD)  # not with the next tick
+    assert leaves(core) == [LeaveInSync(SHARD, 3)]

@@ -231,8 +231,8 @@ class ReplicaCore:
     # Records of this node
 
     def appended(self, now: float, shard: str) -> None:
-        """Send what was appended, or synced, since the last call to the followers; a leader that a
-        client has found damaged resigns."""
+        """Send what was appended, or synced, since the last call to the followers; a replica that
+        was found damaged leaves the in-sync set."""
         leader = self.leaders.get(shard)
         if leader is not None:
             self._check_damage(now, leader)
@@ -240,6 +240,7 @@ class ReplicaCore:
         else:
             follower = self.followers.get(shard)
             if follower is not None:
+                self._check_damage(now, follower)
                 self._report_sync(now, follower)
 
     def stop_appends(self) -> None:

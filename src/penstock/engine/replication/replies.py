@@ -1,7 +1,8 @@
 """What a leader answers about one shard.
 
 A reply brings records, a cut, a later start of the log, or a commit offset; there is none when the
-follower knows everything.
+follower knows everything. One that has left the in-sync set because of damage always gets a reply:
+it cuts its log once it knows that this leader's log goes on where its own ends.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def reply_to(
         min(reply.commit, position.safe) > position.commit or reply.start > position.end
         for reply, position in zip(read, fetch.positions, strict=True)
     )
-    return ShardReply(shard, FetchError.NONE, epoch, read) if has_news else None
+    is_damaged = node not in leader.assignment.in_sync and any(
+        position.safe < position.commit for position in fetch.positions
+    )
+    return ShardReply(shard, FetchError.NONE, epoch, read) if has_news or is_damaged else None
 
 
 def refusal_of(fetch: Fetch) -> FetchReply:
