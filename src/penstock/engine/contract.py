@@ -13,9 +13,9 @@ General promises:
   * Engines differ only in their declared `Capabilities`.
 
 An engine declares what else it can do by the classes that it inherits from: `BatchEngine`,
-`ColumnEngine`, `TryWriteEngine`, `SharedSyncEngine`. An engine that lacks one of their methods
-cannot be constructed. The handler asks for these classes with every request, so they are not
-protocols. It asks for `TransactionalEngine` once per transaction.
+`ColumnEngine`, `TryWriteEngine`, `SharedSyncEngine`, `VerifiedEngine`. An engine that lacks one of
+their methods cannot be constructed. The handler asks for these classes with every request, so they
+are not protocols. It asks for `TransactionalEngine` once per transaction.
 """
 
 from __future__ import annotations
@@ -344,6 +344,17 @@ class ColumnEngine(EngineExtension):
     @abstractmethod
     def read_columns(self, shard: ShardId, query: ColumnQuery) -> list[pa.RecordBatch] | None:
         """Return about `max_size` bytes of records; None where this shard has only rows."""
+
+
+class VerifiedEngine(EngineExtension):
+    """For engines whose records are on a disk, where they can be damaged before a client reads
+    them."""
+
+    @abstractmethod
+    def verify_records(self, shard: ShardId, offset: int, max_size: int) -> tuple[int, int]:
+        """Read about `max_size` bytes of committed records from `offset` on, and verify their
+        checksums. Return the offset to go on at, `offset` itself at the end, and how many bytes
+        were read. Raise `CorruptionError` when the record of `offset` is damaged."""
 
 
 class ReplicatedEngine(EngineExtension):

@@ -34,6 +34,7 @@ from penstock.engine.replication.runtime.proposals import ReplicaMetadata
 from penstock.engine.replication.runtime.replicator import Replicator
 from penstock.engine.routing.quarantine import Quarantine
 from penstock.engine.routing.reconcile import Reconciled, UnknownShards, reconcile
+from penstock.engine.routing.scrub import Scrubber, ScrubLimits
 from penstock.engine.routing.shard_alterations import ShardAlterations
 from penstock.engine.routing.shard_metrics import ShardMetrics
 from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
@@ -71,6 +72,7 @@ from penstock.settings import EMBEDDED, Settings
 from penstock.tiered import TieredSegmentEngine
 
 _HOUR_MS: Final = 3_600_000
+_DAY_S: Final = 86_400.0
 _RETRY_S: Final = 1.0
 _LIMITS_WAIT_S: Final = 60.0
 _LIMITS_PAUSE_S: Final = 0.5
@@ -148,10 +150,8 @@ class Node:
             self.driver_manager: Final = StorageDriverManager(
                 self._routes, self.admin, self.offsets, pool, self.groups
             )
-            self.upkeep: Final = self._build_upkeep()
-            if background:
-                self.upkeep.start()
-            self._stack.callback(self.upkeep.stop)
+            self.upkeep: Final = self._open_upkeep(is_started=background)
+            self.scrubber: Final = self._open_scrubber(is_started=background)
             undo.pop_all()
         _log.info("node_started", path=self.path, node=self.meta.node_id)
 
@@ -473,7 +473,7 @@ class Node:
         for topic_id, partitions in lost.items():
             self.offset_manager.remove_topic(topic_id, partitions)
 
-    def _build_upkeep(self) -> ShardUpkeep:
+    def _open_upkeep(self, *, is_started: bool) -> ShardUpkeep:
         engine = self.settings.engine
         limits = UpkeepLimits(
             roll_size=engine.segment_size,
@@ -482,7 +482,7 @@ class Node:
             compact_interval_ms=engine.compact_interval_ms,
         )
         idle_ms = round(self.settings.offsets.idle_group_h * _HOUR_MS)
-        return ShardUpkeep(
+        upkeep = ShardUpkeep(
             self.handler,
             self.meta,
             limits,
@@ -494,6 +494,19 @@ class Node:
                 self._report_failed_disk,
             ],
         )
+        if is_started:
+            upkeep.start()
+        self._stack.callback(upkeep.stop)
+        return upkeep
+
+    def _open_scrubber(self, *, is_started: bool) -> Scrubber:
+        engine = self.settings.engine
+        limits = ScrubLimits(interval_s=engine.scrub_interval_days * _DAY_S, rate=engine.scrub_rate)
+        scrubber = Scrubber(self.handler, limits, self.registry)
+        if is_started:
+            scrubber.start()
+        self._stack.callback(scrubber.stop)
+        return scrubber
 
     def _expire_idle_groups(self, idle_ms: int) -> None:
         if self.meta.leads_metadata():

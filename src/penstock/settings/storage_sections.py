@@ -91,6 +91,17 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
             description="Interval of background maintenance: retention and sealing of segments.",
         ),
     ] = 10_000
+    scrub_interval_days: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=36_600,
+            description="Days within which every record on the disk is verified; 0: none is.",
+        ),
+    ] = 14
+    scrub_rate: Annotated[
+        Large, Meta(ge=64 << 10, description="Maximum bytes per second that are verified.")
+    ] = 4 * MIB
     compact_interval_ms: Annotated[
         Milliseconds,
         Meta(ge=1, description="Interval of compaction of topics with `cleanup = compact`."),

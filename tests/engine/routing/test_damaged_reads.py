@@ -96,3 +96,14 @@ def test_other_errors_and_shards_without_replicas_are_as_before(entry: ShardEntr
     entry.replica = None
     with pytest.raises(CorruptionError):
         read(entry)
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_damage_that_no_reader_found_is_reported_whichever_node_leads(
+    replica: ShardReplica, log: SimulatedLog, owner: Owner, leader: int
+) -> None:
+    replica.assign(replace(replica.assignment, leader=leader, leader_epoch=9))
+    log.flip(2)
+    replica.report_damage(2)
+    assert log.damaged_at == 2
+    assert owner.touched == [NAME]

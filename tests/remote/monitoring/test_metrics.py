@@ -47,6 +47,8 @@ FAULTS: Final = {
     # What only damage, a full or failing disk, a failing tier or a wrong clock moves:
     # test_metrics_of_faults.py does.
     "penstock_segment_damaged_reads",
+    "penstock_scrub_damage_found",
+    "penstock_scrub_damaged_shards",
     "penstock_segment_recovery_cut_bytes",
     "penstock_segment_rebuilt_files",
     "penstock_segment_writes_refused",
@@ -177,6 +179,7 @@ def test_a_node_in_use_moves_every_metric_it_exports_and_the_page_names_them(
 ) -> None:
     use_python(server)
     clients = use_kafka(server)
+    server.node.scrubber.run_once()
     text = read_exposition(server)
     found = parse(text)
     assert clients, "connected until here"

@@ -83,6 +83,7 @@ def damage_log_and_tier(server: Server, data: Path, store: penstock.Store) -> No
     flip_bit(file, file.read_bytes().index(MARK))
     with pytest.raises(StoreError):
         store.topic("plain").read(partition=0, offset=0, max_records=1)
+    server.node.scrubber.run_once()
     for path in (data / "tier").rglob("*"):
         if path.is_file() and path.stat().st_size > CHUNK_SIZE_MIN:
             flip_bit(path, path.stat().st_size // 2)

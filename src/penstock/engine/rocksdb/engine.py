@@ -16,6 +16,7 @@ from penstock.engine.contract import (
     ShardConfig,
     ShardPart,
     SharedSyncEngine,
+    VerifiedEngine,
     Written,
 )
 from penstock.engine.rocksdb.keys import (
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 DB_COLUMN_FAMILY_BROKER: Final = "DB_COLUMN_FAMILY_BROKER"
 
 
-class RocksDBStorageEngine(RowEngine[RocksDBShard], SharedSyncEngine):
+class RocksDBStorageEngine(RowEngine[RocksDBShard], SharedSyncEngine, VerifiedEngine):
     def __init__(
         self, database: Database, clock: Clock | None = None, *, owns_database: bool = False
     ) -> None:
@@ -89,6 +90,10 @@ class RocksDBStorageEngine(RowEngine[RocksDBShard], SharedSyncEngine):
     def failure(self) -> StoreError | None:
         """Why nothing is written any more, for good; or None."""
         return self._database.failure
+
+    def verify_records(self, shard: ShardId, offset: int, max_size: int) -> tuple[int, int]:
+        """See `VerifiedEngine`."""
+        return self._find(shard).verify(offset, max_size)
 
     def batch_write_parts(self, parts: Sequence[ShardPart]) -> list[Written | StoreError]:
         """See `SharedSyncEngine`."""

@@ -28,7 +28,7 @@ from penstock.engine.rocksdb.replica_store import RocksDBReplicaStore, SyncMark
 from penstock.engine.rocksdb.rows import End, encode_end
 from penstock.engine.rocksdb.stored_shard import SWEEP_RECORDS
 from penstock.engine.row_replica import LoggedWrite, Removed, check_write_size
-from penstock.errors import RetryableError, ShardSealedError
+from penstock.errors import CorruptionError, RetryableError, ShardSealedError
 from penstock.platform.rocksdb import CHANGES_SIZE_MAX, Changes
 from penstock.record import Offset, Producer, Record, StoredRecord
 
@@ -196,6 +196,21 @@ class RocksDBShard(RocksDBReplicaStore):
 
     def page(self, start: int, max_records: int, max_size: int) -> list[StoredRecord]:
         return reads.page(self._rows, self._bounds(start), max_records, max_size)
+
+    def verify(self, start: int, max_size: int) -> tuple[int, int]:
+        """See `VerifiedEngine`: RocksDB verifies each block that it reads from the disk."""
+        bounds = self._bounds(start)
+        after, size = bounds.start, 0
+        try:
+            for offset, row in self._rows.records(bounds.start, bounds.end):
+                after, size = offset + 1, size + len(row)
+                if size >= max_size:
+                    return after, size
+        except CorruptionError:
+            if not size:
+                raise
+            return after, size  # the next call begins at the damage
+        return max(start, bounds.end), size
 
     def page_of_tag(
         self, tag: str, start: int, max_records: int, max_size: int

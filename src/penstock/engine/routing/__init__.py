@@ -9,6 +9,7 @@ __all__ = [
     "metadata_waiters",
     "quarantine",
     "reconcile",
+    "scrub",
     "shard_alterations",
     "shard_metrics",
     "shard_routing",

@@ -45,6 +45,7 @@ from penstock.engine.contract import (
     ShardPart,
     SharedSyncEngine,
     TryWriteEngine,
+    VerifiedEngine,
     Written,
 )
 from penstock.engine.per_shard_engine import check_config
@@ -76,7 +77,9 @@ _FAR: Final = 1 << 60
 have one."""
 
 
-class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine, ReplicatedEngine):
+class SegmentEngine(
+    BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine, ReplicatedEngine, VerifiedEngine
+):
     """Implements `StorageEngine`. The store must take records of `RECORD_SIZE_MAX` and their
     overhead; closing the engine closes the store."""
 
@@ -272,6 +275,12 @@ class SegmentEngine(BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine,
 
     def is_hot(self, shard: ShardId, offset: int) -> bool:
         return self.store.kafka.is_hot(shard, offset)
+
+    def verify_records(self, shard: ShardId, offset: int, max_size: int) -> tuple[int, int]:
+        """See `VerifiedEngine`."""
+        self._config(shard)
+        data, after = self.store.read_raw_range(shard, offset, max_size=max_size)
+        return after, len(data)
 
     def read_by_offset(
         self,

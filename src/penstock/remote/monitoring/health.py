@@ -76,6 +76,7 @@ class NodeHealth:
             )
             yield Reason("clock", "warning", f"{problem}confirmed (penstock clock confirm)")
         yield from self._tier_reasons()
+        yield from self._scrub_reasons()
         for name, problem in self._front_ends().items():
             yield Reason(name, "error", problem)
 
@@ -135,6 +136,17 @@ class NodeHealth:
                     f"{len(damaged)} objects of tiers are damaged or missing, one of them "
                     f"{damaged[-1].object_name}; see penstock tier repair",
                 )
+
+    def _scrub_reasons(self) -> Iterator[Reason]:
+        damaged = self._node.scrubber.damaged()
+        if damaged:
+            name, offset = damaged[0]
+            yield Reason(
+                "damage",
+                "warning",
+                f"{len(damaged)} shards have damaged records on this node, one of them {name} at "
+                f"offset {offset}; those of replicated topics are copied again from another node",
+            )
 
     def _meta_reasons(self) -> Iterator[Reason]:
         problem = self._node.meta.leader_problem()

@@ -79,10 +79,13 @@ def test_a_node_waits_for_its_peers_however_late_they_start(tmp_path: Path) -> N
         servers.close()
 
 
+TWO_VOTE = fmt.Configuration(voters=(1, 2))
+
+
 def _status(
     leader: int,
     name: str = "metadata",
-    configuration: fmt.Configuration = fmt.Configuration(voters=(1, 2)),  # noqa: B008 - immutable
+    configuration: fmt.Configuration = TWO_VOTE,
 ) -> RaftStatus:
     return RaftStatus(
         name=name,

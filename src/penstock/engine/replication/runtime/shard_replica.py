@@ -165,6 +165,13 @@ class ShardReplica:
         self._owner.touch(self._name)
         return any(node != self._node_id for node in self.assignment.in_sync)
 
+    def report_damage(self, offset: int) -> None:
+        """The record at `offset` is damaged: have it copied again, whichever node leads."""
+        log = self.logs[0]
+        if log.damaged_at is None and offset >= log.start:
+            log.find_damage(offset)
+        self._owner.touch(self._name)
+
     # Writers
 
     def check(self, acks: Acks) -> int:
