@@ -26,6 +26,8 @@ class World:
         self.refused: dict[int, int] = {}
         self.granted: tuple[int, float] | None = None
         self.voters_outgoing: tuple[int, ...] = ()
+        self.unreached: dict[int, float] = {}
+        self.reported: list[int] = []
         self.fenced: list[int] = []
         self.taken_over: list[int] = []
         self.nodes = {number: node(number) for number in (1, 2, 3)}
@@ -39,6 +41,7 @@ class World:
             fence=self.fence,
             succeed_leader=self.taken_over.append,
         )
+        self.detector.on_unreached = self.reported.append
 
     def status(self) -> RaftStatus:
         return RaftStatus(
@@ -72,6 +75,9 @@ class World:
 
     def silent_s(self, node_id: int, since: float) -> float:
         return self.clock.monotonic() - max(since, self.heard.get(node_id, since))
+
+    def unreached_s(self, node_id: int) -> float:
+        return self.unreached.get(node_id, 0.0)
 
     def last_grant(self, term: int, voters: Collection[int]) -> float | None:
         assert voters == (1, 2, 3)
@@ -260,3 +266,12 @@ def test_the_controller_campaigns_in_the_groups_of_a_node_that_refuses(world: Wo
     world.probes[2] = "up"
     world.run(1, 2, 3)
     assert world.taken_over == [2]
+
+
+def test_a_node_that_no_answer_reaches_is_fenced_and_reported(world: World) -> None:
+    world.unreached[2] = 4.5
+    world.run(10, 2, 3)
+    assert (world.fenced, world.reported) == ([], [])
+    world.unreached[2] = 5.0
+    world.run(0.25, 2, 3)
+    assert (world.fenced, world.reported) == ([2], [2])

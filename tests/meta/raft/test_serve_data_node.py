@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from functools import partial
@@ -33,12 +34,13 @@ class WithDataNode(Servers):
         storage, self._internal = free_ports(2)
         self.addresses[DATA_NODE] = f"127.0.0.1:{storage}"
 
-    def start_data_node(self) -> None:
+    def start_data_node(self, *extra: str) -> None:
         self.start(
             DATA_NODE,
             "node.roles=[]",
             f"node.peers={json.dumps(self._storage)}",
             f"node.meta_listen=127.0.0.1:{self._internal}",
+            *extra,
         )
 
     def is_whole(self, node: int = 1) -> bool:
@@ -115,6 +117,30 @@ def test_a_node_without_raft_has_replicas_leads_and_returns_in_sync(servers: Wit
     with servers.connect() as store:
         values = {record.value for record in store.topic("t").records()}
         assert values == {b"before", b"meanwhile", b"after"}
+
+
+def test_a_node_that_the_others_cannot_reach_is_fenced_with_pauses_and_shown(
+    tmp_path: Path,
+) -> None:
+    servers = WithDataNode(tmp_path)
+    log = tmp_path / f"{DATA_NODE}.log"
+    try:
+        for node in (1, 2, 3):
+            servers.start(node)
+        wait_until(lambda: servers.nodes_that("online") == 3, "three servers are registered")
+        # It reaches the others, and none listens where they are to reach it.
+        servers.start_data_node("server.advertised_host=127.0.0.9")
+        wait_until(lambda: servers.nodes_that("offline") == 1, "it is fenced")
+        shown = [servers.cluster("status", node=node) for node in (1, 2, 3)]
+        assert any("but its internal port, 127.0.0.9:" in status for status in shown)
+        wait_until(lambda: "registration_waits" in log.read_text(), "it says why it waits")
+        wait_until(lambda: log.read_text().count("registration_waits") == 2, "it tries again")
+        assert re.findall(r"seconds=(\d+)", log.read_text()) == ["2", "4"]
+        servers.stop(DATA_NODE)
+        servers.start_data_node()
+        wait_until(lambda: servers.nodes_that("online") == 4, "it is reached")
+    finally:
+        servers.close()
 
 
 @pytest.mark.soak

@@ -4,6 +4,9 @@ Two signs count. A connection that ended is a hint: when the port of the node th
 one, its process has ended, and it is fenced without a wait. Silence for a whole session is the
 other: a partition, a stopped process, a machine that is gone.
 
+A node without Raft that is heard of, but whose internal port cannot be reached, gets no lease. It
+is fenced, too, after `UNREACHED_SECONDS`: it says in its heartbeats that no answer has come.
+
 Only the node that leads the metadata fences. When the port of a node refuses, all others campaign
 in the groups that it led: those with greater numbers wait, each a little longer.
 
@@ -36,6 +39,8 @@ CHECK_SECONDS: Final = 0.1
 GAP_SECONDS: Final = 1.0
 """A node whose checks are so far apart was stopped meanwhile."""
 SESSION_SECONDS: Final = SESSION_MS / 1_000
+UNREACHED_SECONDS: Final = 5.0
+"""A node that has had no answer for so long, although it is heard of, cannot be reached."""
 GRACE_SECONDS: Final = 0.75
 """For so long a leader watches before it takes silence for an end: three heartbeats."""
 _SEEN_A_CHECK_MAX: Final = 2 * CHECK_SECONDS
@@ -49,6 +54,7 @@ class Sessions(Protocol):
 
     def begin_leading(self, *, is_new_term: bool) -> None: ...
     def silent_s(self, node_id: int, since: float) -> float: ...
+    def unreached_s(self, node_id: int) -> float: ...
     def last_grant(self, term: int, voters: Collection[int]) -> float | None: ...
     def refuse_leases(self, node_id: int, broker_epoch: int) -> None: ...
     def is_refused(self, node_id: int, broker_epoch: int) -> bool: ...
@@ -79,6 +85,9 @@ class FailureDetector:
         self._probe: Final = probe
         self._fence: Final = fence
         self._succeed_leader: Final = succeed_leader
+        self.on_unreached: Callable[[int], None] = lambda _node: None
+        """Called with a node that is fenced because it reaches this one, and not the other way
+        round."""
         self._registered: dict[int, tuple[int, float]] = {}
         """The broker epoch of each node, and when this node first saw it: a registration is a sign
         of life, and the first heartbeat follows when the node is connected."""
@@ -218,14 +227,20 @@ class FailureDetector:
         return (
             node.node_id in refusing
             or self._sessions.is_refused(node.node_id, node.epoch)
+            or self._is_unreached(node.node_id)
             or (
                 self._watched_s >= GRACE_SECONDS
                 and self._sessions.silent_s(node.node_id, since) >= SESSION_SECONDS
             )
         )
 
+    def _is_unreached(self, node_id: int) -> bool:
+        return self._sessions.unreached_s(node_id) >= UNREACHED_SECONDS
+
     def _fence_all(self, lost: Sequence[Node]) -> None:
         for node in lost:
+            if self._is_unreached(node.node_id):
+                self.on_unreached(node.node_id)
             self._sessions.refuse_leases(node.node_id, node.epoch)
         _log.warning("nodes_lost", nodes=", ".join(str(node.node_id) for node in lost))
         self._fence([cmd.SetNodeStatus(node.node_id, OFFLINE, node.epoch) for node in lost])

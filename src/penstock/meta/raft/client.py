@@ -229,6 +229,7 @@ class RaftMetaClient(ClusterClient):
             register_again=lambda: self._controller.register_again(),  # noqa: PLW0108 - built later
             probe=self._transport.probe,
             fence=self._fence,
+            report=self._transport.problems.record,
         )
         self.node.on_connection_lost = self._on_connection_lost
         self.on_registered(lambda _epoch: liveness.beats.beat_now())

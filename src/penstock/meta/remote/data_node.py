@@ -25,6 +25,7 @@ from penstock.meta.raft.network.transport import Probe
 from penstock.meta.remote.client import RemoteMetaClient
 from penstock.meta.remote.data_port import META_ROLE, DataListen, DataPort
 from penstock.meta.remote.groups import RemoteRows
+from penstock.meta.remote.registration_pause import RegistrationPause
 from penstock.meta.service import MetaService
 from penstock.meta.state.constants import (
     DATA_PEERS_ROLE,
@@ -74,6 +75,8 @@ class DataNodeMetaClient(RemoteMetaClient):
         )
         self._port: Final = DataPort(credentials, listen, lambda: self._broker_epoch or 0)
         self._beats: Final = Heartbeats(node_id, self, self._lease, clock=clock)
+        self._pause: Final = RegistrationPause(clock)
+        self._is_paused = False
         try:
             self._port.transport.start()
         except BaseException:
@@ -171,8 +174,27 @@ class DataNodeMetaClient(RemoteMetaClient):
             self._send_logged_beat()
         if self.lease_left_s() > 0:
             self._last_beat = self._clock.monotonic()
+            self._pause.answered()
         mine = next((node for node in nodes if node.node_id == self._node_id), None)
         is_known = mine is not None and mine.status != OFFLINE
         is_known = is_known and mine is not None and mine.listeners == self._listeners
-        if not (is_known and self._is_registered) and not self._is_leaving:
-            self._register()
+        if (is_known and self._is_registered) or self._is_leaving:
+            return
+        if mine is not None and mine.status == OFFLINE and self._pauses():
+            return
+        self._register()
+        self._pause.registered()
+
+    def _pauses(self) -> bool:
+        """Return whether this node, which was fenced, is not to register yet."""
+        seconds = self._pause.fenced()
+        if seconds > 0 and not self._is_paused:
+            address = self._listeners[INTERNAL_LISTENER]
+            reason = (
+                f"no answer to a heartbeat has come to {address}, the internal port of this node: "
+                "the other nodes cannot reach it"
+            )
+            _log.warning("registration_waits", reason=reason, seconds=round(seconds))
+            self.report_problem("unreachable", self._node_id, reason)
+        self._is_paused = seconds > 0
+        return self._is_paused

@@ -130,7 +130,7 @@ def test_a_node_that_does_not_know_the_leader_sends_to_all_members() -> None:
     finally:
         node.beats.close()
     assert [to for to, _ in node.sent[:3]] == [1, 2, 3]
-    assert node.sent[0][1] == Beat(10, node.lease.sent_at())
+    assert node.sent[0][1] == Beat(10, node.lease.sent_at(), unanswered_ms=1)
 
 
 def test_a_heartbeat_reports_when_the_voter_answered_an_earlier_leader() -> None:
@@ -179,3 +179,60 @@ def test_a_later_report_of_the_same_term_may_only_be_closer(node: Node) -> None:
     node.beats.receive(1, Beat(10, 0, 7, 2_700))
     node.beats.receive(2, Beat(20, 0, 7, 2_700))
     assert node.beats.last_grant(7, VOTERS) == now - 1.7
+
+
+def answer_all(node: Node) -> None:
+    while node.confirmations:
+        node.confirmations.pop()(True)
+
+
+def test_a_node_that_gets_the_answers_is_reached(node: Node) -> None:
+    for number in range(40):
+        node.beats.receive(2, Beat(20, number, unanswered_ms=240))
+        answer_all(node)
+        node.clock.advance(milliseconds=250)
+    assert node.beats.unreached_s(2) == 0.25
+
+
+def test_a_node_that_gets_no_answer_is_unreached_since_the_first_one(node: Node) -> None:
+    for number in range(20):
+        node.beats.receive(2, Beat(20, number, unanswered_ms=250 * number + 1))
+        answer_all(node)
+        node.clock.advance(milliseconds=250)
+    assert node.beats.unreached_s(2) == 5.0
+    node.beats.receive(2, Beat(20, 20, unanswered_ms=100))
+    assert node.beats.unreached_s(2) == 0, "one has come"
+
+
+@pytest.mark.parametrize("beat", [Beat(20, 1), Beat(19, 1, unanswered_ms=60_000)])
+def test_no_answers_are_missed_by_members_and_by_nodes_that_get_no_lease(
+    node: Node, beat: Beat
+) -> None:
+    for _ in range(40):
+        node.beats.receive(2, beat)
+        answer_all(node)
+        node.clock.advance(milliseconds=250)
+    assert node.beats.unreached_s(2) == 0
+
+
+def test_answers_that_no_leader_could_give_are_not_missed(node: Node) -> None:
+    for number in range(40):
+        node.beats.receive(2, Beat(20, number, unanswered_ms=250 * number + 1))
+        node.confirmations.clear()
+        node.clock.advance(milliseconds=250)
+    assert node.beats.unreached_s(2) == 0
+
+
+def test_a_node_says_since_when_no_answer_has_come() -> None:
+    node = Node(node_id=4)
+    node.clock.advance(60)
+    node.beats._beat()
+    node.clock.advance(3)
+    node.beats._beat()
+    node.beats.receive(1, BeatAnswer(10, node.lease.sent_at(), is_granted=True))
+    node.clock.advance(2)
+    node.beats._beat()
+    node.broker_epoch = 11
+    node.beats._beat()
+    sent = [frame.unanswered_ms for _, frame in node.sent if isinstance(frame, Beat)]
+    assert sent == [1, 3_000, 2_000, 1]

@@ -71,6 +71,12 @@ class Heartbeats:
         self._contacts: dict[int, tuple[int, float]] = {}
         """For each node: the term of its last report, and a moment after which it was in contact
         with no leader of an earlier term."""
+        self._unacknowledged: dict[int, float] = {}
+        """For each node without Raft: when the first answer was sent of those that it has not had
+        as far as it has said."""
+        self._answered: tuple[int, float] = (0, 0.0)
+        """The broker epoch of this node, and when it got the last answer under it; at first, when
+        it began to send."""
         self._fencing: dict[int, int] = {}
         """Nodes that this one has decided to fence, with their broker epochs: they get no lease
         any more, whatever becomes of the decision."""
@@ -110,11 +116,20 @@ class Heartbeats:
             return
         for target in self._node.beat_targets():
             term, quiet_ms = self._node.leader_contact()
-            beat = Beat(epoch, self._lease.sent_at(), term, quiet_ms)
+            beat = Beat(
+                epoch, self._lease.sent_at(), term, quiet_ms, 0 if term else self._unanswered(epoch)
+            )
             if target == self._node_id:
                 self.receive(self._node_id, beat)
             else:
                 self._node.send_beat(target, beat)
+
+    def _unanswered(self, epoch: int) -> int:
+        now = self._clock.monotonic()
+        with self._lock:
+            if self._answered[0] != epoch:
+                self._answered = epoch, now
+            return max(1, round((now - self._answered[1]) * 1_000))
 
     def receive(self, sender: int, frame: Beat | BeatAnswer) -> None:
         """Take what another member sent, on the network's thread."""
@@ -123,6 +138,9 @@ class Heartbeats:
             return
         with self._lock:
             self._heard[sender] = now = self._clock.monotonic()
+            answered = now - frame.unanswered_ms / 1_000
+            if not frame.unanswered_ms or answered > self._unacknowledged.get(sender, now):
+                self._unacknowledged.pop(sender, None)
             if frame.term:
                 # The way here took its time, too: the contact was earlier than this.
                 moment = now - frame.quiet_ms / 1_000
@@ -139,6 +157,8 @@ class Heartbeats:
         if answer.broker_epoch != self._node.broker_epoch:
             return  # of a registration before
         if answer.is_granted:
+            with self._lock:
+                self._answered = answer.broker_epoch, self._clock.monotonic()
             self._lease.grant(answer.sent_at)
         else:
             self._node.register_again()
@@ -166,6 +186,10 @@ class Heartbeats:
                 beat.broker_epoch == self._node.epoch_of(sender)
                 and self._fencing.get(sender) != beat.broker_epoch
             )
+            if is_granted and beat.unanswered_ms:
+                self._unacknowledged.setdefault(sender, self._clock.monotonic())
+            elif not is_granted:
+                self._unacknowledged.pop(sender, None)
         answer = BeatAnswer(beat.broker_epoch, beat.sent_at, is_granted=is_granted)
         if sender == self._node_id:
             self._receive_answer(answer)
@@ -179,6 +203,7 @@ class Heartbeats:
         What was decided in a term before is in effect, or void, before this one confirms any."""
         with self._lock:
             self._heard.clear()
+            self._unacknowledged.clear()
             if is_new_term:
                 self._fencing.clear()
 
@@ -187,6 +212,12 @@ class Heartbeats:
         with self._lock:
             heard = max(since, self._heard.get(node_id, since))
         return self._clock.monotonic() - heard
+
+    def unreached_s(self, node_id: int) -> float:
+        """Return for how long a node that is heard of has had none of the answers sent to it."""
+        with self._lock:
+            now = self._clock.monotonic()
+            return now - self._unacknowledged.get(node_id, now)
 
     def last_grant(self, term: int, voters: Collection[int]) -> float | None:
         """Return a moment after which no leader of a term before this one has confirmed its lead,

@@ -17,6 +17,9 @@ from penstock.meta.state.constants import INTERNAL_LISTENER, OFFLINE, REPLICATIO
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import NODES
 from penstock.meta.state.model import Node
+from penstock.platform.log import get_logger
+
+_log: Final = get_logger(__name__)
 
 
 class Liveness:
@@ -32,7 +35,9 @@ class Liveness:
         register_again: Callable[[], None],
         probe: Callable[[int], Probe],
         fence: Callable[[Sequence[cmd.SetNodeStatus]], None],
+        report: Callable[[str, int, str], None],
     ) -> None:
+        """`report` shows a problem with a node in the status of the cluster."""
         self._node: Final = node
         self._metadata: Final = metadata
         self._broker_epoch: Final = broker_epoch
@@ -49,6 +54,8 @@ class Liveness:
             fence=fence,
             succeed_leader=node.succeed_leader,
         )
+        self._report: Final = report
+        self.detector.on_unreached = self._report_unreached
         node.on_beat = self.beats.receive
 
     def start(self) -> None:
@@ -69,6 +76,17 @@ class Liveness:
             if (node.node_id in members and REPLICATION_ROLE in node.roles)
             or INTERNAL_LISTENER in node.listeners
         }
+
+    def _report_unreached(self, node_id: int) -> None:
+        known = NODES.get(self._metadata.local, node_id)
+        address = None if known is None else known.listeners.get(INTERNAL_LISTENER)
+        reason = (
+            f"node {node_id} sends heartbeats, but its internal port, {address}, cannot be "
+            "reached: it counts as offline; check node.meta_listen, server.advertised_host and "
+            "its firewall"
+        )
+        _log.warning("node_unreachable", node=node_id, reason=reason)
+        self._report("unreachable", node_id, reason)
 
     # What the heartbeats ask
 

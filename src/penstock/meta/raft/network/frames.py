@@ -57,6 +57,9 @@ class Beat(Struct, frozen=True, array_like=True, tag=4):
     earlier release."""
     quiet_ms: int = 0
     """For how long at least the sender was in contact with no leader of an earlier term."""
+    unanswered_ms: int = 0
+    """Since when no answer has come to a node without Raft; 0: it is a member, or runs an earlier
+    release."""
 
 
 class BeatAnswer(Struct, frozen=True, array_like=True, tag=5):
