@@ -161,10 +161,10 @@ def test_replicas_and_a_leader_with_damage_that_no_client_reads_are_repaired(
         follower = leader % 3 + 1
         for node in (follower, leader):
             wait_until(lambda: "all in sync" in servers.cluster("status"), "all have it")
-            wait_until(lambda at=node: count_in_log(tmp_path / str(at)) == 1, "it is there")
+            wait_until(partial(_has_mark, tmp_path / str(node)), "it is there")
             flip_in_log(tmp_path / str(node))
             assert count_in_log(tmp_path / str(node)) == 0
-            wait_until(lambda at=node: count_in_log(tmp_path / str(at)) == 1, "it is repaired")
+            wait_until(partial(_has_mark, tmp_path / str(node)), "it is repaired")
             assert "scrub_found_damage" in (tmp_path / f"{node}.log").read_text()
         wait_until(lambda: "all in sync" in servers.cluster("status"), "all are whole")
         with penstock.connect(servers.addresses[1]) as store:
@@ -180,3 +180,7 @@ def _create(store: penstock.Store) -> bool:
     except BadRequestError:
         return False
     return True
+
+
+def _has_mark(path: Path) -> bool:
+    return count_in_log(path) == 1
