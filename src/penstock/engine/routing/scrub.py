@@ -1,9 +1,9 @@
 """`Scrubber`: reads what no client reads, and verifies its checksums.
 
 A pass verifies every record that the engines of this node have on the disk, leader or not, in
-slices with pauses between them; it takes half of the interval, or longer when the rate is not
-enough. A start begins a new pass with another shard, so that all are verified in the end although a
-node starts often.
+slices with pauses between them; it takes half of the interval, so that what is written after its
+shard was read is verified within one, or longer when the rate is not enough. A start begins a new
+pass with another shard, so that all are verified in the end although a node starts often.
 
 Damage is reported once: in the log, by metrics, as a warning of `/health`. For a replicated shard
 the same follows as for damage that a reader found: a follower copies the record again, a leader
@@ -136,7 +136,7 @@ class Scrubber:
             if self._stopping.is_set():
                 return
             self._metrics.passes.inc()
-            while self._clock.monotonic() - began < self._limits.interval_s:
+            while self._clock.monotonic() - began < self._limits.interval_s / 2:
                 if self._pause(_STEP_S):
                     return
 
