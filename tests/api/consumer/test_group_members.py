@@ -214,7 +214,10 @@ def test_a_member_that_does_not_read_loses_its_partitions_and_cannot_commit(stor
             a.commit({("work", 0): 7})
         assert b.committed() == {("work", partition): 100 for partition in range(4)}
     assert a.poll() == []  # joins again, and goes on where the group is
-    assert lost == [("work", partition) for partition in range(4)]
+    # On a busy machine it may have lost them before: between two polls of `drain`.
+    everything = [("work", partition) for partition in range(4)]
+    assert lost == everything * (len(lost) // 4)
+    assert lost
     a.commit()
     a.close()
 
