@@ -11,7 +11,7 @@ from tests.api.conftest import KINDS
 
 import penstock
 from penstock.errors import SettingsError
-from penstock.settings import EMBEDDED, SERVE, load_settings, merge_settings
+from penstock.settings import EMBEDDED, SERVE, MqttMapRule, load_settings, merge_settings
 from penstock.settings.document import as_markdown
 
 YEAR_MS = 366 * 24 * 3_600_000
@@ -215,5 +215,16 @@ def test_the_document_of_the_settings_is_current() -> None:
 def test_every_setting_has_a_meaning_in_the_document() -> None:
     rows = [line for line in as_markdown().splitlines() if line.startswith("| `")]
     settings = msgspec.to_builtins(SERVE)
-    assert len(rows) == sum(len(section) for section in settings.values())
+    in_tables = len(MqttMapRule.__struct_fields__)
+    assert len(rows) == sum(len(section) for section in settings.values()) + in_tables
     assert all(row.split("|")[4].strip() for row in rows)
+
+
+def test_a_table_of_a_list_of_tables_is_checked_key_by_key(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('[[mqtt.map]]\nfilter = "a/#"\ntopic = "a"\n')
+    (rule,) = load_settings(str(file), environment={}).mqtt.map
+    assert rule == MqttMapRule(filter="a/#", topic="a")
+    file.write_text('[[mqtt.map]]\nfilter = "a/#"\ntopics = "a"\n')
+    with pytest.raises(SettingsError, match=r"mqtt\.map"):
+        load_settings(str(file), environment={})

@@ -1,3 +1,3 @@
 """Bytes from clients become records: one package for each protocol."""
 
-__all__ = ["kafka"]
+__all__ = ["kafka", "mqtt"]

@@ -1,6 +1,7 @@
 """All settings in one typed tree (`tree`), merged from file, environment and flags (`loading`)."""
 
 from penstock.settings.loading import load_settings, merge_settings
+from penstock.settings.mqtt_section import MqttMapRule, MqttSettings
 from penstock.settings.redaction import redact, redact_setting
 from penstock.settings.secret_file import read_secrets
 from penstock.settings.server_sections import (
@@ -25,6 +26,8 @@ __all__ = [
     "EngineSettings",
     "KafkaSettings",
     "LogSettings",
+    "MqttMapRule",
+    "MqttSettings",
     "NodeSettings",
     "OffsetSettings",
     "ServerSettings",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+from msgspec import NODEFAULT
 from msgspec.inspect import (
     BoolType,
     FloatType,
@@ -39,6 +40,9 @@ This page is generated from the settings tree; a test keeps it current.
 """
 
 
+_HEADINGS: Final = ("| key | default | values | meaning |", "|---|---|---|---|")
+
+
 def as_markdown() -> str:
     """Return the whole page."""
     return "\n".join([_HEAD, *_sections()])
@@ -52,15 +56,31 @@ def _sections() -> Iterator[str]:
         serve, embedded = getattr(SERVE, section.name), getattr(EMBEDDED, section.name)
         yield f"## [{section.name}]\n"
         yield f"{(section.type.cls.__doc__ or '').strip()}\n"
-        yield "| key | default | values | meaning |"
-        yield "|---|---|---|---|"
+        yield from _HEADINGS
+        tables: list[tuple[str, StructType]] = []
         for field in section.type.fields:
             default = _toml(getattr(serve, field.name))
             other = _toml(getattr(embedded, field.name))
             shown = f"`{default}`" if default == other else f"`{default}` / `{other}`"
             kind, meaning = _unwrap(field.type)
             yield f"| `{field.name}` | {shown} | {_values(kind)} | {meaning} |"
+            if isinstance(kind, VarTupleType) and isinstance(kind.item_type, StructType):
+                tables.append((field.name, kind.item_type))
         yield ""
+        for name, table in tables:
+            yield from _table(f"{section.name}.{name}", table)
+
+
+def _table(name: str, table: StructType) -> Iterator[str]:
+    """Describe the keys of a list of tables."""
+    yield f"### [[{name}]]\n"
+    yield f"{(table.cls.__doc__ or '').strip()}\n"
+    yield from _HEADINGS
+    for field in table.fields:
+        shown = "required" if field.default is NODEFAULT else f"`{_toml(field.default)}`"
+        kind, meaning = _unwrap(field.type)
+        yield f"| `{field.name}` | {shown} | {_values(kind)} | {meaning} |"
+    yield ""
 
 
 def _unwrap(kind: Type) -> tuple[Type, str]:
@@ -84,8 +104,8 @@ def _values(kind: Type) -> str:
             return "`true`, `false`"
         case StrType():
             return "text"
-        case VarTupleType():
-            return "list of texts"
+        case VarTupleType(item):
+            return "list of tables" if isinstance(item, StructType) else "list of texts"
     return ""
 
 

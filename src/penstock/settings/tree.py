@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.settings.bounds import MIB
+from penstock.settings.mqtt_section import MqttSettings
 from penstock.settings.server_sections import (
     KafkaSettings,
     LogSettings,
@@ -36,6 +37,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     node: NodeSettings = NodeSettings()
     server: ServerSettings = ServerSettings()
     kafka: KafkaSettings = KafkaSettings()
+    mqtt: MqttSettings = MqttSettings()
     broker: BrokerSettings = BrokerSettings()
     engine: EngineSettings = EngineSettings()
     offsets: OffsetSettings = OffsetSettings()

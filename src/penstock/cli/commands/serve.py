@@ -201,5 +201,14 @@ def show_config(config: Config = None, overrides: Overrides = []) -> None:  # no
         print_line(f"[{section}]")
         for name, value in values.items():
             shown = redact_setting(name, value)
-            print_line(f"{name} = {msgspec.json.encode(shown).decode()}")
+            print_line(f"{name} = {_as_toml(shown)}")
         print_line("")
+
+
+def _as_toml(value: object) -> str:
+    """Return a value as TOML writes it; a table stands in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_as_toml(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_as_toml(item) for item in value) + "]"
+    return msgspec.json.encode(value).decode()
