@@ -1,0 +1,1 @@
+"""MQTT packets: values, their encoding and decoding, and the rules of names."""

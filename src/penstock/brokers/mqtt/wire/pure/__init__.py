@@ -1,0 +1,1 @@
+"""The codec in Python: the reference that the native codec must equal."""
