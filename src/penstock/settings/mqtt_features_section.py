@@ -1,0 +1,80 @@
+"""The section `mqtt_features`: topic rewriting, automatic subscriptions, generated topics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from penstock.settings.bounds import Large, Milliseconds
+
+_TopicText = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class MqttRewriteRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[mqtt_features.rewrite]]` table: a topic that clients use, and its name here."""
+
+    action: Literal["publish", "subscribe", "all"] = "all"
+    filter: _TopicText
+    """Topics and filters to which the rule applies."""
+    pattern: Annotated[str, Meta(min_length=1, max_length=256)]
+    """Regular expression that the whole topic must match."""
+    topic: _TopicText
+    """The new name; `$1` is the text of the first group, `${clientid}` and `${username}` name the
+    client."""
+
+
+class MqttAutoSubscription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[mqtt_features.auto_subscribe]]` table: a subscription that every client gets."""
+
+    filter: _TopicText
+    """`${clientid}`, `${username}` and `${host}` name the client."""
+    qos: Annotated[int, Meta(ge=0, le=2)] = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: Annotated[int, Meta(ge=0, le=2)] = 0
+
+
+class MqttFeatureSettings(Struct, frozen=True, kw_only=True):
+    """Features of the MQTT front end beyond the standard."""
+
+    rewrite: Annotated[
+        tuple[MqttRewriteRule, ...],
+        Meta(
+            description="Rules `[[mqtt_features.rewrite]]` that rename topics of publishes, "
+            "subscriptions or both. The last rule that matches applies."
+        ),
+    ] = ()
+    auto_subscribe: Annotated[
+        tuple[MqttAutoSubscription, ...],
+        Meta(
+            description="Tables `[[mqtt_features.auto_subscribe]]`: subscriptions that clients "
+            "get when they connect."
+        ),
+    ] = ()
+    sys_interval_ms: Annotated[
+        Milliseconds,
+        Meta(ge=0, description="Interval at which `$SYS/` topics are published; 0: never."),
+    ] = 60_000
+    delayed_max: Annotated[
+        Large,
+        Meta(ge=0, description="Maximum messages that wait for their time; 0: `$delayed` is off."),
+    ] = 1_000_000
+    exclusive: Annotated[
+        bool, Meta(description="Allows exclusive subscriptions, `$exclusive/TOPIC`.")
+    ] = True
+    slow_subscriptions_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="Slowest subscribers that the statistics keep; 0: no statistics.",
+        ),
+    ] = 10
+    sparkplug: Annotated[
+        bool,
+        Meta(
+            description="Keeps birth certificates of Sparkplug nodes and devices as retained "
+            "messages below `$sparkplug/certificates/`."
+        ),
+    ] = False
