@@ -13,6 +13,8 @@ import penstock
 from penstock.errors import SettingsError
 from penstock.settings import EMBEDDED, SERVE, MqttMapRule, load_settings, merge_settings
 from penstock.settings.document import as_markdown
+from penstock.settings.mqtt_bridge_section import MqttBridgeConnection, MqttBridgeTopic
+from penstock.settings.mqtt_features_section import MqttAutoSubscription, MqttRewriteRule
 
 YEAR_MS = 366 * 24 * 3_600_000
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -215,7 +217,14 @@ def test_the_document_of_the_settings_is_current() -> None:
 def test_every_setting_has_a_meaning_in_the_document() -> None:
     rows = [line for line in as_markdown().splitlines() if line.startswith("| `")]
     settings = msgspec.to_builtins(SERVE)
-    in_tables = len(MqttMapRule.__struct_fields__)
+    tables = (
+        MqttMapRule,
+        MqttRewriteRule,
+        MqttAutoSubscription,
+        MqttBridgeConnection,
+        MqttBridgeTopic,
+    )
+    in_tables = sum(len(table.__struct_fields__) for table in tables)
     assert len(rows) == sum(len(section) for section in settings.values()) + in_tables
     assert all(row.split("|")[4].strip() for row in rows)
 

@@ -8,31 +8,66 @@ from msgspec import Meta, Struct
 
 from penstock.settings.bounds import Large, Milliseconds
 
-_TopicText = Annotated[str, Meta(min_length=1, max_length=1024)]
-
 
 class MqttRewriteRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One `[[mqtt_features.rewrite]]` table: a topic that clients use, and its name here."""
 
-    action: Literal["publish", "subscribe", "all"] = "all"
-    filter: _TopicText
-    """Topics and filters to which the rule applies."""
-    pattern: Annotated[str, Meta(min_length=1, max_length=256)]
-    """Regular expression that the whole topic must match."""
-    topic: _TopicText
-    """The new name; `$1` is the text of the first group, `${clientid}` and `${username}` name the
-    client."""
+    action: Annotated[
+        Literal["publish", "subscribe", "all"], Meta(description="What the rule changes.")
+    ] = "all"
+    filter: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=1024,
+            description="Topics and filters to which the rule applies.",
+        ),
+    ]
+    pattern: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=256,
+            description="Regular expression that the whole topic must match.",
+        ),
+    ]
+    topic: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=1024,
+            description="New name; `$1` is the text of the first group, `${clientid}` and "
+            "`${username}` name the client.",
+        ),
+    ]
 
 
 class MqttAutoSubscription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One `[[mqtt_features.auto_subscribe]]` table: a subscription that every client gets."""
 
-    filter: _TopicText
-    """`${clientid}`, `${username}` and `${host}` name the client."""
-    qos: Annotated[int, Meta(ge=0, le=2)] = 0
-    no_local: bool = False
-    retain_as_published: bool = False
-    retain_handling: Annotated[int, Meta(ge=0, le=2)] = 0
+    filter: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=1024,
+            description="`${clientid}`, `${username}` and `${host}` name the client.",
+        ),
+    ]
+    qos: Annotated[int, Meta(ge=0, le=2, description="Maximum QoS of the subscription.")] = 0
+    no_local: Annotated[bool, Meta(description="Leaves out what the client itself publishes.")] = (
+        False
+    )
+    retain_as_published: Annotated[
+        bool, Meta(description="Keeps the retain flag of the publisher.")
+    ] = False
+    retain_handling: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2,
+            description="Retained messages: 0 always, 1 for a new subscription, 2 never.",
+        ),
+    ] = 0
 
 
 class MqttFeatureSettings(Struct, frozen=True, kw_only=True):

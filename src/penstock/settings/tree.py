@@ -14,6 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.settings.bounds import MIB
+from penstock.settings.mqtt_access_section import MqttAccessSettings
+from penstock.settings.mqtt_bridge_section import MqttBridgeSettings
+from penstock.settings.mqtt_features_section import MqttFeatureSettings
 from penstock.settings.mqtt_section import MqttSettings
 from penstock.settings.server_sections import (
     KafkaSettings,
@@ -38,6 +41,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     server: ServerSettings = ServerSettings()
     kafka: KafkaSettings = KafkaSettings()
     mqtt: MqttSettings = MqttSettings()
+    mqtt_access: MqttAccessSettings = MqttAccessSettings()
+    mqtt_features: MqttFeatureSettings = MqttFeatureSettings()
+    mqtt_bridge: MqttBridgeSettings = MqttBridgeSettings()
     broker: BrokerSettings = BrokerSettings()
     engine: EngineSettings = EngineSettings()
     offsets: OffsetSettings = OffsetSettings()

@@ -1,15 +1,16 @@
 """The hooks of the access policy: gate, authenticator, authorizer, rates.
 
-    gate            blacklist by address, client id and user; rate of new connections
-    authenticator   password file; the hash runs in the pool
-    authorizer      the rules that apply to a client, prepared once per connection and revision
-    rates           publishes of a connection
-    observer        disconnects, for flapping detection
+gate            blacklist by address, client id and user; rate of new connections
+authenticator   password file; the hash runs in the pool
+authorizer      the rules that apply to a client, prepared once per connection and revision
+rates           publishes of a connection
+observer        disconnects, for flapping detection
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.brokers.mqtt.policy.access_files import AccessFiles
@@ -20,6 +21,7 @@ from penstock.brokers.mqtt.policy.passwords import hash_password
 from penstock.brokers.mqtt.policy.rates import ConnectionRates, PublishRate, RateLimits
 from penstock.brokers.mqtt.protocol.hooks import Action, Client, Exchange, Verdict
 from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
+from penstock.errors import BadRequestError
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 from penstock.settings.mqtt_access_section import MqttAccessSettings
@@ -174,12 +176,9 @@ class FlappingObserver:
             return
         end_ms = self._detector.disconnected(client.client_id, self._clock.now_ms())
         if end_ms is not None:
-            self._blacklist.add(
-                BlacklistEntry(
-                    kind="client",
-                    value=client.client_id,
-                    expires_at_ms=end_ms,
-                    reason="flapping",
-                )
+            entry = BlacklistEntry(
+                kind="client", value=client.client_id, expires_at_ms=end_ms, reason="flapping"
             )
+            with suppress(BadRequestError):  # the blacklist is full
+                self._blacklist.add(entry)
             _log.warning("mqtt_client_flapping", client=client.client_id, until_ms=end_ms)

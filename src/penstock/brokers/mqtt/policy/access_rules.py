@@ -147,27 +147,30 @@ def parse_access_rules(text: str, path: str) -> AccessRules:
         word, _, rest = line.partition(" ")
         rest = rest.strip()
         try:
-            if word in _SECTIONS:
-                section = _section(rules, word, rest)
-            elif word == "superuser":
-                rules.superusers.add(_name(rest))
-                rules.count += 1
-            elif word == "topic":
-                section.append(_rule(rest, is_pattern=False))
-                rules.count += 1
-            elif word == "pattern":
-                rules.patterns.append(_rule(rest, is_pattern=True))
-                rules.count += 1
-            else:
-                raise ValueError(
-                    f"{word!r} is not a rule; write topic, pattern, user, client, address or "
-                    "superuser"
-                )
+            section = _add_line(rules, section, word, rest)
         except ValueError as error:
             raise SettingsError(f"{path}:{number}: {error}") from error
         if rules.count > RULES_MAX:
             raise SettingsError(f"{path}: more than {RULES_MAX} rules")
     return rules
+
+
+def _add_line(rules: AccessRules, section: list[Rule], word: str, rest: str) -> list[Rule]:
+    """Add one line; return the section that the next rule belongs to."""
+    if word in _SECTIONS:
+        return _section(rules, word, rest)
+    if word == "superuser":
+        rules.superusers.add(_name(rest))
+    elif word == "topic":
+        section.append(_rule(rest, is_pattern=False))
+    elif word == "pattern":
+        rules.patterns.append(_rule(rest, is_pattern=True))
+    else:
+        raise ValueError(
+            f"{word!r} is not a rule; write topic, pattern, user, client, address or superuser"
+        )
+    rules.count += 1
+    return section
 
 
 def _section(rules: AccessRules, word: str, name: str) -> list[Rule]:

@@ -45,14 +45,14 @@ def overlaps(first: str, second: str) -> bool:
             return True  # `#` also selects the parent level: the shorter filter may end here
         if one is None or other is None:
             return False
-        if one != other and one != "+" and other != "+":
+        if one not in (other, "+") and other != "+":
             return False
     return True
 
 
 def inner_filter(topic_filter: str) -> str:
-    """Return the filter whose messages a subscription receives: without the prefixes `$share/{group}/`,
-    `$queue/`, `$exclusive/` and `$replay/{start}/`."""
+    """Return the filter whose messages a subscription receives: without the prefixes
+    `$share/{group}/`, `$queue/`, `$exclusive/` and `$replay/{start}/`."""
     while True:
         for prefix, levels in _PREFIX_LEVELS:
             if topic_filter.startswith(prefix):

@@ -124,9 +124,7 @@ def with_user(text: str, name: str, hashed: PasswordHash | None) -> str:
 
 def _scrypt(password: bytes, salt: bytes, cost: tuple[int, ...], size: int) -> bytes:
     n, r, p = cost
-    return hashlib.scrypt(
-        password, salt=salt, n=n, r=r, p=p, dklen=size, maxmem=_SCRYPT_MEMORY_MAX
-    )
+    return hashlib.scrypt(password, salt=salt, n=n, r=r, p=p, dklen=size, maxmem=_SCRYPT_MEMORY_MAX)
 
 
 def _check_cost(scheme: str, cost: tuple[int, ...]) -> None:

@@ -42,7 +42,7 @@ class Client:
     host: str
     port: int
     transport: str
-    """`tcp` or `websocket`."""
+    """`tcp`, `websocket`, or `internal` for a part of this process, such as a bridge."""
     principal: str = ""
     """Whom the authenticator recognised; empty: an anonymous client."""
     is_superuser: bool = False
@@ -51,6 +51,8 @@ class Client:
     """What the authenticator knows besides, for rules."""
     rate_state: object = None
     """What the rate limits keep for this connection."""
+    rule_state: object = None
+    """What the authorizer keeps for this connection."""
 
 
 @dataclass(slots=True)
