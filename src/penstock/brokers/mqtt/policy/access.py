@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.brokers.mqtt.policy.access_files import AccessFiles
 from penstock.brokers.mqtt.policy.access_rules import ClientRules, Principal
@@ -29,13 +29,19 @@ from penstock.settings.mqtt_access_section import MqttAccessSettings
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.wire.packets import Connect
 
-RunBlocking = Callable[[Callable[[], Any]], Awaitable[Any]]
+T = TypeVar("T")
 INTERNAL_TRANSPORT: Final = "internal"
 """Transport of connections inside the process, such as bridges; sockets never have it."""
 HASHES_MAX: Final = 64
 """Passwords that are checked or wait to be; a client beyond is refused with 0x89 (server busy)."""
 
 _log: Final = get_logger(__name__)
+
+
+class RunBlocking(Protocol):
+    """Runs a call in the node's pool of threads."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class AccessGate:
@@ -96,7 +102,7 @@ class FileAuthenticator:
         try:
             given = password or b""
             assert hashed is not None
-            is_right = bool(await self._run_blocking(lambda: hashed.verify(given)))
+            is_right = await self._run_blocking(lambda: hashed.verify(given))
         finally:
             self._running -= 1
         if not is_right or client.username not in users:
