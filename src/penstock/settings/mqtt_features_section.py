@@ -77,7 +77,7 @@ class MqttFeatureSettings(Struct, frozen=True, kw_only=True):
         tuple[MqttRewriteRule, ...],
         Meta(
             description="Rules `[[mqtt_features.rewrite]]` that rename topics of publishes, "
-            "subscriptions or both. The last rule that matches applies."
+            "subscriptions or both. The first rule that matches applies."
         ),
     ] = ()
     auto_subscribe: Annotated[

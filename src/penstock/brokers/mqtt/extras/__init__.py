@@ -1,0 +1,3 @@
+"""Features beyond the standard: rewriting, automatic and exclusive subscriptions, `$SYS` topics,
+delayed messages, statistics of slow subscribers, Sparkplug certificates.
+"""
