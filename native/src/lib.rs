@@ -30,6 +30,7 @@ mod kafka_produce;
 mod kafka_rewrite;
 mod kafka_wire;
 mod message;
+mod mqtt;
 mod offsets;
 mod point_read;
 mod properties;
@@ -92,5 +93,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tier::index_records, module)?)?;
     module.add_function(wrap_pyfunction!(block_checksums::block_checksums, module)?)?;
     module.add_function(wrap_pyfunction!(block_checksums::read_blocks, module)?)?;
-    Ok(())
+    mqtt::register(module)
 }

@@ -9,6 +9,8 @@ from types import TracebackType
 
 from typing_extensions import Buffer
 
+from penstock.brokers.mqtt.wire.packets import Packet
+from penstock.brokers.mqtt.wire.pure.runs import Outgoing
 from penstock.codec import append_interface as interface
 from penstock.codec.format import Damage, RawRecord
 from penstock.record import Record, ShardId, StoredRecord
@@ -416,3 +418,40 @@ class ReadAhead:
         """Wait for the oldest file: return as `read_blocks` does, or raise `OSError`."""
 
     def close(self) -> None: ...
+
+def mqtt_decode(
+    view: Buffer,
+    version: int,
+    packet_size_max: int,
+    topic_bytes_max: int,
+    topic_levels_max: int,
+    user_properties_max: int,
+    filters_max: int,
+) -> tuple[list[Packet], int, bool]:
+    """Decode the packets at the beginning of a buffer. Return them, how many bytes they have, and
+    whether the reference has to look at the next one."""
+
+def mqtt_encode_acks(kind: int, packet_ids: Sequence[int]) -> bytes: ...
+
+class MqttEncodedRun:
+    """`penstock.brokers.mqtt.wire.pure.runs.EncodedRun`."""
+
+    def __init__(
+        self,
+        messages: list[Outgoing],
+        is_5: bool,
+        qos: int,
+        retain_as_published: bool,
+        identifiers: Sequence[int],
+        now_ms: int,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def largest(self) -> int: ...
+    @property
+    def has_expired(self) -> bool: ...
+    @property
+    def joined(self) -> bytes: ...
+    def is_expired(self, index: int) -> bool: ...
+    def packet(self, index: int, packet_id: int, dup: bool = False) -> bytes: ...
+    def stamped(self, start: int, stop: int, sequence: int) -> bytes: ...

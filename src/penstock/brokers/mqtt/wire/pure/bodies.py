@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from penstock.brokers.mqtt.wire.errors import MalformedPacketError, ProtocolError
 from penstock.brokers.mqtt.wire.packets import (
-    MQTT_3_1_1,
     MQTT_5,
     PINGREQ,
     PINGRESP,
@@ -49,37 +49,17 @@ def read_body(
 ) -> Packet:
     """Decode the body of a packet; `flags` are those of its first byte."""
     reader = BodyReader(body, kind, version, limits, from_client=from_client)
-    packet = _read(reader, kind, flags)
+    reader.flags = flags
+    packet = _READERS[kind](reader)
     if reader.left:
         raise MalformedPacketError(f"{kind.name} has {reader.left} bytes after its last field")
     return packet
 
 
-def _read(reader: BodyReader, kind: PacketType, flags: int) -> Packet:
-    match kind:
-        case PacketType.PUBLISH:
-            return _read_publish(reader, flags)
-        case PacketType.PUBACK | PacketType.PUBREC | PacketType.PUBREL | PacketType.PUBCOMP:
-            return _read_ack(reader, kind)
-        case PacketType.SUBSCRIBE:
-            return _read_subscribe(reader)
-        case PacketType.UNSUBSCRIBE:
-            return _read_unsubscribe(reader)
-        case PacketType.PINGREQ:
-            return PINGREQ
-        case PacketType.PINGRESP:
-            return PINGRESP
-        case PacketType.DISCONNECT:
-            return _read_disconnect(reader)
-        case PacketType.AUTH:
-            return _read_auth(reader)
-    return _read_answer(reader, kind)
-
-
 class BodyReader(FieldReader):
     """Reads the body of one packet."""
 
-    __slots__ = ("from_client", "kind", "limits", "version")
+    __slots__ = ("flags", "from_client", "kind", "limits", "version")
 
     def __init__(
         self,
@@ -91,6 +71,8 @@ class BodyReader(FieldReader):
         from_client: bool,
     ) -> None:
         super().__init__(body)
+        self.flags = 0
+        """Those of the packet's first byte."""
         self.kind = kind
         self.version = version
         self.limits = limits
@@ -130,7 +112,8 @@ class BodyReader(FieldReader):
             )
 
 
-def _read_publish(reader: BodyReader, flags: int) -> Publish:
+def _read_publish(reader: BodyReader) -> Publish:
+    flags = reader.flags
     qos, dup = flags >> 1 & 3, bool(flags & 8)
     if qos == 3 or (dup and qos == 0):
         raise MalformedPacketError(f"PUBLISH with flags {flags:#x}")
@@ -150,7 +133,8 @@ def _read_publish(reader: BodyReader, flags: int) -> Publish:
     return Publish(topic, payload, qos, bool(flags & 1), dup, packet_id, properties)
 
 
-def _read_ack(reader: BodyReader, kind: PacketType) -> Ack:
+def _read_ack(reader: BodyReader) -> Ack:
+    kind = reader.kind
     ack = Ack(kind, reader.packet_id(ReasonCode.PROTOCOL_ERROR))
     if reader.version == MQTT_5 and reader.left:
         ack.reason_code = reader.uint8()
@@ -229,20 +213,50 @@ def _read_auth(reader: BodyReader) -> Auth:
     return packet
 
 
-def _read_answer(reader: BodyReader, kind: PacketType) -> Packet:
-    if kind == PacketType.CONNACK:
-        flags = reader.uint8()
-        if flags > 1:
-            raise MalformedPacketError(f"CONNACK with flags {flags:#x}")
-        code = reader.uint8()
-        if reader.version != MQTT_5:
-            code = reason_of(code)
-        return Connack(bool(flags), code, reader.properties())
+def _read_connack(reader: BodyReader) -> Connack:
+    flags = reader.uint8()
+    if flags > 1:
+        raise MalformedPacketError(f"CONNACK with flags {flags:#x}")
+    code = reader.uint8()
+    if reader.version != MQTT_5:
+        code = reason_of(code)
+    return Connack(bool(flags), code, reader.properties())
+
+
+def _read_suback(reader: BodyReader) -> Suback:
     packet_id = reader.packet_id(ReasonCode.PROTOCOL_ERROR)
     properties = reader.properties()
-    codes = list(reader.bytes_of(reader.left))
-    if kind == PacketType.SUBACK:
-        return Suback(packet_id, codes, properties)
-    if codes and reader.version <= MQTT_3_1_1:
-        raise MalformedPacketError("UNSUBACK has bytes after its packet id")
+    return Suback(packet_id, list(reader.bytes_of(reader.left)), properties)
+
+
+def _read_unsuback(reader: BodyReader) -> Unsuback:
+    packet_id = reader.packet_id(ReasonCode.PROTOCOL_ERROR)
+    properties = reader.properties()
+    codes = list(reader.bytes_of(reader.left)) if reader.version == MQTT_5 else []
     return Unsuback(packet_id, codes, properties)
+
+
+def _read_pingreq(_: BodyReader) -> Packet:
+    return PINGREQ
+
+
+def _read_pingresp(_: BodyReader) -> Packet:
+    return PINGRESP
+
+
+_READERS: Final[dict[PacketType, Callable[[BodyReader], Packet]]] = {
+    PacketType.PUBLISH: _read_publish,
+    PacketType.PUBACK: _read_ack,
+    PacketType.PUBREC: _read_ack,
+    PacketType.PUBREL: _read_ack,
+    PacketType.PUBCOMP: _read_ack,
+    PacketType.SUBSCRIBE: _read_subscribe,
+    PacketType.UNSUBSCRIBE: _read_unsubscribe,
+    PacketType.PINGREQ: _read_pingreq,
+    PacketType.PINGRESP: _read_pingresp,
+    PacketType.DISCONNECT: _read_disconnect,
+    PacketType.AUTH: _read_auth,
+    PacketType.CONNACK: _read_connack,
+    PacketType.SUBACK: _read_suback,
+    PacketType.UNSUBACK: _read_unsuback,
+}

@@ -49,28 +49,36 @@ class Decoder:
         accepted, and decoding stops after it. A packet that breaks the rules raises
         `ProtocolError`, which has the packets before it.
         """
+        view = memoryview(view)
         packets: list[Packet] = []
-        at = 0
+        consumed = 0
         try:
-            while at < len(view):
-                bounds = self._bounds(view, at, version)
-                if bounds is None:
+            while consumed < len(view):
+                packet, size = self.decode_one(view[consumed:], version)
+                if packet is None:
                     break
-                begin, end = bounds
-                packets.append(self._packet(view[at], bytes(view[begin:end]), version))
-                at = end
+                packets.append(packet)
+                consumed += size
                 if version is None:
                     break
         except ProtocolError as error:
             error.packets = packets
             raise
-        return packets, at
+        return packets, consumed
 
-    def _bounds(
-        self, view: memoryview | bytes, at: int, version: int | None
-    ) -> tuple[int, int] | None:
+    def decode_one(
+        self, view: memoryview | bytes, version: int | None
+    ) -> tuple[Packet | None, int]:
+        """Return the packet at the beginning of `view` and its size; None: it is not complete."""
+        bounds = self._bounds(view, version) if view else None
+        if bounds is None:
+            return None, 0
+        begin, end = bounds
+        return self._packet(view[0], bytes(view[begin:end]), version), end
+
+    def _bounds(self, view: memoryview | bytes, version: int | None) -> tuple[int, int] | None:
         """Return where a packet's body begins and ends; None: the packet is not complete."""
-        kind = view[at] >> 4
+        kind = view[0] >> 4
         if version is None and kind != PacketType.CONNECT:
             raise ProtocolError(
                 ReasonCode.PROTOCOL_ERROR,
@@ -81,16 +89,16 @@ class Decoder:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "packet type 0 is reserved")
         size = 0
         for index in range(4):
-            if at + 1 + index >= len(view):
+            if 1 + index >= len(view):
                 return None
-            byte = view[at + 1 + index]
+            byte = view[1 + index]
             size |= (byte & 0x7F) << (7 * index)
             if byte < 0x80:
-                begin = at + 2 + index
+                begin = 2 + index
                 break
         else:
             raise MalformedPacketError("a remaining length has five bytes", answered=False)
-        total = begin + size - at
+        total = begin + size
         if total > self._limits.packet_size_max:
             raise ProtocolError(
                 ReasonCode.PACKET_TOO_LARGE,

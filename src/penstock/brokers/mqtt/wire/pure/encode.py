@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Never, cast
 
 from penstock.brokers.mqtt.wire.packets import (
     MQTT_5,
@@ -15,6 +15,7 @@ from penstock.brokers.mqtt.wire.packets import (
     Packet,
     PacketType,
     Pingreq,
+    Pingresp,
     Properties,
     Publish,
     Suback,
@@ -36,32 +37,10 @@ _REQUEST_FLAGS: Final = 2
 
 def encode(packet: Packet, version: int) -> bytes:
     """Return the bytes of a packet in this version of MQTT."""
-    match packet:
-        case Ack():
-            return _ack(packet, version)
-        case Publish():
-            return _publish(packet, version)
-        case Connect():
-            return _framed(PacketType.CONNECT, 0, encode_connect(packet))
-        case Connack():
-            return _framed(PacketType.CONNACK, 0, _connack(packet, version))
-        case Subscribe() | Unsubscribe():
-            return _request(packet, version)
-        case Suback():
-            codes = packet.reason_codes
-            if version != MQTT_5:
-                codes = [suback_code_of(code) for code in codes]
-            return _answer(PacketType.SUBACK, packet, codes, version)
-        case Unsuback():
-            codes = packet.reason_codes if version == MQTT_5 else []
-            return _answer(PacketType.UNSUBACK, packet, codes, version)
-        case Disconnect():
-            return _framed(PacketType.DISCONNECT, 0, _reason(packet, version))
-        case Auth():
-            return _framed(PacketType.AUTH, 0, _auth(packet))
-        case Pingreq():
-            return _PINGREQ
-    return _PINGRESP
+    encoder: Callable[[Packet, int], bytes] = cast(
+        "Callable[[Packet, int], bytes]", _ENCODERS[type(packet)]
+    )
+    return encoder(packet, version)
 
 
 def encode_acks(kind: PacketType, packet_ids: Sequence[int]) -> bytes:
@@ -89,6 +68,10 @@ def _ack(packet: Ack, version: int) -> bytes:
     return _framed(packet.kind, _PUBREL_FLAGS if packet.kind == PacketType.PUBREL else 0, body)
 
 
+def _connect(packet: Connect, _: int) -> bytes:
+    return _framed(PacketType.CONNECT, 0, encode_connect(packet))
+
+
 def _publish(packet: Publish, version: int) -> bytes:
     flags = packet.dup << 3 | packet.qos << 1 | packet.retain
     body = encode_text(packet.topic)
@@ -101,10 +84,11 @@ def _publish(packet: Publish, version: int) -> bytes:
 
 def _connack(packet: Connack, version: int) -> bytes:
     if version != MQTT_5:
-        return bytes((packet.session_present, return_code_of(packet.reason_code)))
-    return bytes((packet.session_present, packet.reason_code)) + encode_properties(
-        packet.properties
-    )
+        body = bytes((packet.session_present, return_code_of(packet.reason_code)))
+    else:
+        body = bytes((packet.session_present, packet.reason_code))
+        body += encode_properties(packet.properties)
+    return _framed(PacketType.CONNACK, 0, body)
 
 
 def _request(packet: Subscribe | Unsubscribe, version: int) -> bytes:
@@ -132,6 +116,18 @@ def _options(request: SubscriptionRequest, version: int) -> int:
     )
 
 
+def _suback(packet: Suback, version: int) -> bytes:
+    codes = packet.reason_codes
+    if version != MQTT_5:
+        codes = [suback_code_of(code) for code in codes]
+    return _answer(PacketType.SUBACK, packet, codes, version)
+
+
+def _unsuback(packet: Unsuback, version: int) -> bytes:
+    codes = packet.reason_codes if version == MQTT_5 else []
+    return _answer(PacketType.UNSUBACK, packet, codes, version)
+
+
 def _answer(
     kind: PacketType, packet: Suback | Unsuback, codes: Sequence[int], version: int
 ) -> bytes:
@@ -141,15 +137,43 @@ def _answer(
     return _framed(kind, 0, body + bytes(codes))
 
 
-def _reason(packet: Disconnect, version: int) -> bytes:
-    if version != MQTT_5:
-        return b""
-    if not _is_empty(packet.properties):
-        return bytes((packet.reason_code,)) + encode_properties(packet.properties)
-    return bytes((packet.reason_code,)) if packet.reason_code else b""
+def _disconnect(packet: Disconnect, version: int) -> bytes:
+    body = b""
+    if version == MQTT_5:
+        if not _is_empty(packet.properties):
+            body = bytes((packet.reason_code,)) + encode_properties(packet.properties)
+        elif packet.reason_code:
+            body = bytes((packet.reason_code,))
+    return _framed(PacketType.DISCONNECT, 0, body)
 
 
-def _auth(packet: Auth) -> bytes:
-    if packet.reason_code == 0 and _is_empty(packet.properties):
-        return b""
-    return bytes((packet.reason_code,)) + encode_properties(packet.properties)
+def _auth(packet: Auth, _: int) -> bytes:
+    body = b""
+    if packet.reason_code or not _is_empty(packet.properties):
+        body = bytes((packet.reason_code,)) + encode_properties(packet.properties)
+    return _framed(PacketType.AUTH, 0, body)
+
+
+def _pingreq(_: Pingreq, __: int) -> bytes:
+    return _PINGREQ
+
+
+def _pingresp(_: Pingresp, __: int) -> bytes:
+    return _PINGRESP
+
+
+# Each encoder is called with packets of its class alone.
+_ENCODERS: Final[dict[type[Packet], Callable[[Never, int], bytes]]] = {
+    Ack: _ack,
+    Publish: _publish,
+    Connect: _connect,
+    Connack: _connack,
+    Subscribe: _request,
+    Unsubscribe: _request,
+    Suback: _suback,
+    Unsuback: _unsuback,
+    Disconnect: _disconnect,
+    Auth: _auth,
+    Pingreq: _pingreq,
+    Pingresp: _pingresp,
+}
