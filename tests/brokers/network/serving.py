@@ -81,6 +81,11 @@ class Serving:
         assert isinstance(port, int)
         return port
 
+    def end_reason(self) -> str:
+        """Wait for the end of the first connection, and return why it ended."""
+        wait_until(lambda: len(self.protocols) > 0 and len(self.protocols[0].reasons) > 0)
+        return self.protocols[0].reasons[0]
+
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
 

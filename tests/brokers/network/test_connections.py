@@ -67,7 +67,7 @@ def test_a_message_above_the_limit_ends_the_connection() -> None:
         assert read_exactly(client, 100_000)[-1:] == b"\n"
         client.sendall(b"x" * 200_001)
         assert read_all(client) == b""
-        assert "100000" in one.protocols[0].reasons[0]
+        assert "100000" in one.end_reason()
 
 
 def test_a_paused_connection_gets_its_messages_later_and_in_order() -> None:
@@ -143,7 +143,7 @@ def test_more_unsent_output_than_allowed_ends_the_connection() -> None:
     with serving(replace(LIMITS, unsent_max=1 << 20)) as one, one.connect() as client:
         client.sendall(b"large 50000000\n")
         wait_until(lambda: one.server.counters.closed_by_server["unsent output"] == 1)
-        assert "1048576" in one.protocols[0].reasons[0]
+        assert "1048576" in one.end_reason()
         assert one.server.unsent_total == 0
 
 
@@ -237,7 +237,28 @@ def test_a_protocol_ends_silent_connections_itself() -> None:
         assert read_exactly(client, 2) == b"x\n"
         one.server.connections[0].silence_max_s = 0.2
         assert read_all(client) == b""
-        assert one.protocols[0].reasons == ["silent"]
+        wait_until(lambda: one.protocols[0].reasons == ["silent"])
+
+
+def test_a_reset_after_the_last_bytes_ends_the_connection() -> None:
+    with serving() as one:
+        for number in range(20):
+            with one.connect() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                wait_until(lambda n=number: len(one.protocols) == n + 1)  # type: ignore[misc] # a default argument of a lambda
+                client.sendall(b"unfinished")
+        wait_until(lambda: one.server.connection_count == 0)
+
+
+def test_a_reset_ends_a_paused_connection_after_its_last_messages() -> None:
+    with serving() as one:
+        with one.connect() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            client.sendall(b"pause 0.3\nnext\n")
+            wait_until(lambda: [each.lines for each in one.protocols] == [[b"pause 0.3"]])
+            client.sendall(b"last\n")
+        wait_until(lambda: one.server.connection_count == 0)
+        assert one.protocols[0].lines[:2] == [b"pause 0.3", b"next"]
 
 
 def garbage(one: Serving, rng: random.Random) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.brokers.network.addresses import PeerAddress
 from penstock.brokers.network.context import ConnectionContext
-from penstock.brokers.network.limits import Transport
+from penstock.brokers.network.limits import NetworkLimits, Transport
 from penstock.brokers.network.receive_buffer import ReceiveBuffer
 from penstock.brokers.network.send_queue import Channel, Part, SendQueue
 from penstock.errors import StoreError
@@ -101,6 +101,7 @@ class Connection:
         "_channel",
         "_context",
         "_framed",
+        "_has_hung_up",
         "_in",
         "_is_congested",
         "_is_paused",
@@ -116,6 +117,8 @@ class Connection:
         "_stage",
         "_state",
         "_state_since",
+        "counted_address",
+        "descriptor",
         "expected",
         "id",
         "is_busy",
@@ -137,6 +140,9 @@ class Connection:
         transport: Transport,
     ) -> None:
         self.id: Final = number
+        self.descriptor: Final = channel.fileno()
+        self.counted_address = ""
+        """The address whose connections this one is counted with."""
         self.peer = peer
         self.transport: Final[Transport] = transport
         self.protocol: Protocol | None = None
@@ -165,6 +171,8 @@ class Connection:
         self._reason = ""
         self._is_paused = self._is_processing = self._is_congested = False
         self._is_reading = self._is_writing = False
+        self._has_hung_up = False
+        """Whether the socket has an error, which the loop will not report again."""
         self._partial_since: float | None = None
         """Since when a message is only partly here."""
         self._owed = 0
@@ -174,6 +182,10 @@ class Connection:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._context.loop
+
+    @property
+    def limits(self) -> NetworkLimits:
+        return self._context.limits
 
     @property
     def is_open(self) -> bool:
@@ -196,7 +208,7 @@ class Connection:
 
     def established(self) -> None:
         """Call when the client has introduced itself: the limit on first messages ends."""
-        self._context.establish(self.id)
+        self._context.establish(self)
 
     def use(self, protocol: Protocol, stage: Stage | None = None) -> None:
         """Pass further bytes to `protocol`, and frame output by `stage`."""
@@ -209,12 +221,12 @@ class Connection:
     def start_reading(self) -> None:
         if not self._is_reading and self._state in (_OPEN, _DRAINING):
             self._is_reading = True
-            self._context.loop.add_reader(self._channel.fileno(), self._readable)
+            self._context.loop.add_reader(self.descriptor, self._readable)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._context.loop.remove_reader(self._channel.fileno())
+            self._context.loop.remove_reader(self.descriptor)
 
     def pause_reading(self) -> None:
         """Receive nothing more and pass nothing on, until `resume_reading`."""
@@ -231,9 +243,13 @@ class Connection:
         if self.accepts_input:
             self._context.loop.call_soon(self.process)
             self.start_reading()
+            if self._has_hung_up:
+                self._context.loop.call_soon(self._readable)
 
     def _readable(self) -> None:
         context = self._context
+        if self._state == _CLOSED:
+            return
         for _ in range(READS_PER_TURN):
             draining = self._state == _DRAINING
             room = context.shared if draining else self._in.room()
@@ -255,8 +271,10 @@ class Connection:
                 self._in.received(size)
                 self.last_received = self.last_active = context.loop.time()
                 self.process()
-            if not self._is_reading or size < len(room):
+            if not self._is_reading or (size < len(room) and not self._has_hung_up):
                 return
+        if self._has_hung_up:
+            context.loop.call_soon(self._readable)
 
     def process(self) -> None:
         """Pass the bytes that wait to the protocol, as far as the bounds allow."""
@@ -285,8 +303,10 @@ class Connection:
             assert protocol is not None, "a connection that reads has a protocol"
             self.expected = 0
             consumed = protocol.received(self._in.view())
-            self._in.consume(consumed)
             total += consumed
+            if self._state != _OPEN:
+                return total
+            self._in.consume(consumed)
             if protocol is self.protocol or not self.accepts_input or not self._in.waiting:
                 return total
 
@@ -373,7 +393,7 @@ class Connection:
             self._is_writing = True
             self._context.unsent_total += out.size
             self._owed, self._owed_since = out.size, self._context.loop.time()
-            self._context.loop.add_writer(self._channel.fileno(), self._writable)
+            self._context.loop.add_writer(self.descriptor, self._writable)
         return True
 
     def _check_bounds(self) -> None:
@@ -424,7 +444,7 @@ class Connection:
         if self._is_writing:
             self._is_writing = False
             self._owed_since = None
-            self._context.loop.remove_writer(self._channel.fileno())
+            self._context.loop.remove_writer(self.descriptor)
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:
@@ -434,6 +454,21 @@ class Connection:
             self.close("an internal error")
 
     # Ending
+
+    def refuse(self, kind: str, reason: str) -> None:
+        """End a connection whose protocol has not begun, after what was sent to say so."""
+        self._context.counters.refused[kind] += 1
+        _log.warning(f"{self._context.name}_connection_refused", peer=str(self.peer), reason=reason)
+        self.close_after_sending(reason)
+
+    def hung_up(self) -> None:
+        """The socket has an error: read what arrived before it, if that is possible now."""
+        if self._state != _OPEN or self._is_writing or self._is_congested:
+            self.close(ENDED_BY_CLIENT)
+            return
+        self._has_hung_up = True
+        if not self._is_paused:
+            self._readable()
 
     def close_after_sending(self, reason: str) -> None:
         """Send what is queued, then end the connection so that the client receives it."""
@@ -446,8 +481,7 @@ class Connection:
         self._state, self._state_since = _CLOSING, self._context.loop.time()
         self._reason = reason
         self._stop_reading()
-        if self._pending is None:
-            self._check_bounds()
+        self._context.flush_later(self)
 
     def _drain(self) -> None:
         """End our side, and wait for the client's: to close a socket with unread input would
@@ -473,8 +507,9 @@ class Connection:
             self._context.unsent_total -= self._out.size
         self._stop_writing()
         self._out = self._pending = None
-        self._channel.close()
+        self._context.hangups.remove(self.descriptor)
         self._context.remove(self)
+        self._channel.close()
         self._report_end(self._reason or reason)
 
     def _report_end(self, reason: str) -> None:

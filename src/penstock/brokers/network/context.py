@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.brokers.network.counters import NetworkCounters
+from penstock.brokers.network.hangups import HangupWatch
 from penstock.brokers.network.limits import NetworkLimits
 from penstock.brokers.network.receive_buffer import SHARED_SIZE
 
@@ -19,7 +20,7 @@ class Member(typing.Protocol):
     """A connection, as its server sees it."""
 
     @property
-    def id(self) -> int: ...
+    def descriptor(self) -> int: ...
 
     def flush(self) -> None: ...
 
@@ -31,6 +32,7 @@ class ConnectionContext:
         "_unflushed",
         "counters",
         "establish",
+        "hangups",
         "limits",
         "linger_s",
         "loop",
@@ -47,7 +49,8 @@ class ConnectionContext:
         limits: NetworkLimits,
         counters: NetworkCounters,
         remove: Callable[[Member], None],
-        establish: Callable[[int], None],
+        establish: Callable[[Member], None],
+        hung_up: Callable[[int], None],
     ) -> None:
         self.name: Final = name
         self.loop: Final = loop
@@ -55,6 +58,7 @@ class ConnectionContext:
         self.counters: Final = counters
         self.remove: Final = remove
         self.establish: Final = establish
+        self.hangups: Final = HangupWatch(loop, hung_up)
         self.linger_s = LINGER_S
         self.shared: Final = memoryview(bytearray(SHARED_SIZE))
         self.unsent_total = 0

@@ -32,6 +32,11 @@ class ListenerSettings:
     settings_names: str = "another host or port"
     """Names the settings to change when this address cannot be listened on."""
 
+    @property
+    def learns_address(self) -> bool:
+        """Whether the client's address is known only after a header."""
+        return self.expects_proxy_header or self.trusts_forwarded_for
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkLimits:

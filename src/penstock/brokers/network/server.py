@@ -11,6 +11,7 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from itertools import takewhile
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -20,7 +21,9 @@ from penstock.brokers.network.context import ConnectionContext, Member
 from penstock.brokers.network.counters import NetworkCounters
 from penstock.brokers.network.limits import ListenerSettings, NetworkLimits
 from penstock.brokers.network.listener import Listener
+from penstock.brokers.network.proxy_protocol import ProxyHeader
 from penstock.brokers.network.server_thread import ServerThread
+from penstock.brokers.network.websocket import WebSocketRequest
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -58,10 +61,10 @@ class NetworkServer:
         self._on_stop: Final = on_stop
         self._admits: Final = admits
         self._connections: Final[dict[int, Connection]] = {}
+        """By descriptor."""
         self._unestablished: Final[dict[int, float]] = {}
         """Connections without a first message, oldest first: the time of their acceptance."""
         self._per_address: Final[Counter[str]] = Counter()
-        self._addresses: Final[dict[int, str]] = {}
         self._next_id = 1
         self._is_held = False
         self._context: ConnectionContext | None = None
@@ -139,7 +142,13 @@ class NetworkServer:
     async def _serve(self, stopping: asyncio.Event, started: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self._context = ConnectionContext(
-            self.name, loop, self.limits, self.counters, self._remove, self._establish
+            self.name,
+            loop,
+            self.limits,
+            self.counters,
+            self._remove,
+            self._establish,
+            self._hung_up,
         )
         if self._on_start is not None:
             await self._on_start(loop)
@@ -158,6 +167,7 @@ class NetworkServer:
                     await self._on_stop(loop)
             finally:
                 self.close_connections("the server stops")
+                self._context.hangups.close()
 
     def _accept_failed(self) -> None:
         self.counters.accept_failures += 1
@@ -167,7 +177,7 @@ class NetworkServer:
         refused = ""
         if len(self._connections) >= self.limits.connections_max:
             refused = "connections"
-        elif not listener.settings.expects_proxy_header:
+        elif not listener.settings.learns_address:
             refused = self._reason_against(peer)
         if refused:
             self._refuse(peer, refused)
@@ -179,17 +189,51 @@ class NetworkServer:
         self._next_id += 1
         connection = Connection(self._context, number, connected, peer, listener.settings.transport)
         self.counters.connections_opened += 1
-        self._connections[number] = connection
+        self._connections[connection.descriptor] = connection
+        self._context.hangups.add(connection.descriptor)
+        if not listener.settings.learns_address:
+            self._count_address(connection)
         if self.limits.first_message_timeout_s:
-            self._unestablished[number] = self._context.loop.time()
+            self._unestablished[connection.descriptor] = self._context.loop.time()
             if len(self._unestablished) >= self.limits.unestablished_max:
                 self._hold_listeners(is_held=True)
-        self._begin(connection)
-
-    def _begin(self, connection: Connection) -> None:
-        self._count_address(connection)
-        connection.use(self._make_protocol(connection))
+        self._begin(connection, listener.settings)
         connection.start_reading()
+
+    def _begin(self, connection: Connection, settings: ListenerSettings) -> None:
+        """Put the first of PROXY header, WebSocket request and protocol on a connection."""
+        if settings.expects_proxy_header:
+            connection.use(
+                ProxyHeader(connection, lambda: self._begin_after_header(connection, settings))
+            )
+        else:
+            self._begin_after_header(connection, settings)
+
+    def _begin_after_header(self, connection: Connection, settings: ListenerSettings) -> None:
+        if settings.transport == "websocket":
+            request = WebSocketRequest(
+                connection, settings, lambda: self._protocol_for(connection, settings)
+            )
+            connection.use(request)
+            return
+        protocol = self._protocol_for(connection, settings)
+        if protocol is not None:
+            connection.use(protocol)
+
+    def _protocol_for(self, connection: Connection, settings: ListenerSettings) -> Protocol | None:
+        """Return the protocol of a connection whose address is known; None if it is refused."""
+        if settings.learns_address:
+            reason = self._reason_against(connection.peer)
+            if reason:
+                connection.refuse(reason, reason)
+                return None
+            self._count_address(connection)
+        return self._make_protocol(connection)
+
+    def _hung_up(self, descriptor: int) -> None:
+        connection = self._connections.get(descriptor)
+        if connection is not None:
+            connection.hung_up()
 
     def _reason_against(self, peer: PeerAddress) -> str:
         """Return why a client is refused; empty: it is not."""
@@ -211,21 +255,22 @@ class NetworkServer:
 
     def _count_address(self, connection: Connection) -> None:
         if self.limits.connections_per_address_max:
-            self._addresses[connection.id] = connection.peer.host
-            self._per_address[connection.peer.host] += 1
+            connection.counted_address = connection.peer.host
+            self._per_address[connection.counted_address] += 1
 
-    def _remove(self, connection: Member) -> None:
-        if self._connections.pop(connection.id, None) is None:
+    def _remove(self, member: Member) -> None:
+        connection = self._connections.pop(member.descriptor, None)
+        if connection is None:
             return
-        self._establish(connection.id)
-        host = self._addresses.pop(connection.id, None)
-        if host is not None:
+        self._establish(connection)
+        host = connection.counted_address
+        if host:
             self._per_address[host] -= 1
             if not self._per_address[host]:
                 del self._per_address[host]
 
-    def _establish(self, number: int) -> None:
-        if self._unestablished.pop(number, None) is None:
+    def _establish(self, member: Member) -> None:
+        if self._unestablished.pop(member.descriptor, None) is None:
             return
         if self._is_held and len(self._unestablished) < self.limits.unestablished_max:
             self._hold_listeners(is_held=False)
@@ -255,11 +300,7 @@ class NetworkServer:
 
     def _end_unestablished(self, now: float) -> None:
         limit = now - self.limits.first_message_timeout_s
-        late = []
-        for number, since in self._unestablished.items():
-            if since >= limit:
-                break
-            late.append(number)
-        for number in late:
+        late = takewhile(lambda item: item[1] < limit, self._unestablished.items())
+        for descriptor, _ in list(late):
             self.counters.refused["no first message"] += 1
-            self._connections[number].close("no first message in time")
+            self._connections[descriptor].close("no first message in time")
