@@ -1,0 +1,1 @@
+"""Delivery: from stored messages to the packets of subscribers."""

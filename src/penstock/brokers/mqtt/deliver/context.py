@@ -1,0 +1,60 @@
+"""`DeliveryContext`: what subscribers need of delivery."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt.deliver.message import Message
+    from penstock.brokers.mqtt.deliver.metrics import DeliveryCounts
+    from penstock.brokers.mqtt.deliver.outgoing import Outgoing
+    from penstock.brokers.mqtt.deliver.pages import Page
+    from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
+    from penstock.brokers.mqtt.subscriptions.interface import Route
+
+
+class DeliveryContext(Protocol):
+    unsent_max: int
+    """Bytes of output above which QoS 0 is dropped and other messages wait in the log."""
+    queues_qos0: bool
+    counts: DeliveryCounts
+
+    def now_ms(self) -> int: ...
+
+    def route(self, topic: str) -> Route: ...
+
+    def find_page(self, tail: ShardTail, offset: int) -> Page | None:
+        """Return messages from `offset` on if they are in memory."""
+        ...
+
+    def read_page(self, tail: ShardTail, offset: int, subscriber: Outgoing) -> None:
+        """Read messages from `offset` on, and then continue the subscriber."""
+        ...
+
+    def request_pump(self, subscriber: Outgoing) -> None:
+        """Call `subscriber.pump` soon."""
+        ...
+
+    def pump_later(self, subscriber: Outgoing) -> None:
+        """Call `subscriber.pump` when its output may have become shorter."""
+        ...
+
+    def load_retained(self, subscriber: Outgoing) -> None:
+        """Load more retained messages for the subscriber, and then continue it."""
+        ...
+
+    def has_retained(self) -> bool:
+        """Say whether all retained messages are known."""
+        ...
+
+    def find_retained(self, topic: str) -> Message | None:
+        """Return the retained message of a topic."""
+        ...
+
+    def write_out(self, subscriber: Outgoing) -> None:
+        """Write the row of QoS 2 deliveries, and then call `out_written` with the held packets."""
+        ...
+
+    def position_changed(self, subscriber: Outgoing) -> None:
+        """Write the position of the subscriber at the next mark."""
+        ...

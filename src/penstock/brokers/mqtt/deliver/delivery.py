@@ -1,0 +1,353 @@
+"""`Delivery`: gives stored messages to subscribers, in the order of each shard.
+
+    this front end   appended ──▶ queued ──▶ end of the turn: runs ──▶ subscriber.deliver
+    other writers    the shard's watch ──▶ read from the log up to its end ──▶ runs
+
+`known_end` of a shard is what was delivered. An append that does not begin there comes after
+records of other writers: those are read from the log first, and the append with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import islice
+from typing import Final
+
+from penstock.adapter import StorageDriverManager
+from penstock.brokers.mqtt.deliver.log_reader import LogReader
+from penstock.brokers.mqtt.deliver.message import Message
+from penstock.brokers.mqtt.deliver.metrics import DeliveryCounts
+from penstock.brokers.mqtt.deliver.outgoing import Outgoing
+from penstock.brokers.mqtt.deliver.pages import Page, PageCache
+from penstock.brokers.mqtt.deliver.retained_queue import RetainedQueue, RetainedSource
+from penstock.brokers.mqtt.deliver.run import Run
+from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
+from penstock.brokers.mqtt.deliver.tails import MessageDecoder, Tails, TopicNames
+from penstock.brokers.mqtt.subscriptions.interface import Route, Subscription, Tree
+from penstock.brokers.mqtt.subscriptions.route_cache import RouteCache
+from penstock.brokers.mqtt.subscriptions.tree import SubscriptionTree
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
+from penstock.record import Offset
+
+BLOCKED_PAUSE_S: Final = 0.05
+"""How soon a subscriber whose output is too long is looked at again."""
+ROUTE_CACHE_MAX: Final = 65_536
+READERS_MAX: Final = 64
+UNSENT_MAX: Final = 1 << 20
+
+_log: Final = get_logger(__name__)
+
+
+class Delivery:
+    """Used on the event loop alone; `start` before the rest."""
+
+    def __init__(
+        self,
+        drivers: StorageDriverManager,
+        names: TopicNames,
+        decoder: MessageDecoder,
+        clock: Clock,
+        *,
+        unsent_max: int = UNSENT_MAX,
+        queues_qos0: bool = False,
+        route_cache_max: int = ROUTE_CACHE_MAX,
+        readers_max: int = READERS_MAX,
+    ) -> None:
+        self.unsent_max = unsent_max
+        self.queues_qos0 = queues_qos0
+        self.counts = DeliveryCounts()
+        self.tree: Final[Tree] = SubscriptionTree()
+        self.routes: Final = RouteCache(self.tree, route_cache_max)
+        self.route: Final[Callable[[str], Route]] = self.routes.find
+        self.now_ms: Final[Callable[[], int]] = clock.now_ms
+        self.tails: Final = Tails(drivers, self._look)
+        self.reader: Final = LogReader(drivers, names, decoder, readers_max)
+        self.reader.on_skipped = self._skipped
+        self.retained: RetainedSource | None = None
+        """Set before the first connection."""
+        self._limits: Final = drivers.limits
+        self._pages: Final = PageCache()
+        self._dirty: list[ShardTail] = []
+        self._passed: list[Message] = []
+        self._is_scheduled = False
+        self._pumps: list[Outgoing] = []
+        self._reads: Final[dict[tuple[ShardTail, int], list[Outgoing]]] = {}
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.write_out: Callable[[Outgoing], None] = _not_stored
+        """Set by the store of sessions, as the next one."""
+        self.position_changed: Callable[[Outgoing], None] = _not_stored
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.tails.start()
+
+    async def close(self) -> None:
+        """Deliver what is queued, and end all reads."""
+        self._flush()
+        self.tails.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10.0)
+
+    def has_subscribers(self, topic: str) -> bool:
+        return bool(self.routes.find(topic).entries)
+
+    # Appends of this front end
+
+    def expect(self, shard_name: str) -> None:
+        """An append is on its way in another thread; `appended` or `append_failed` follows. Without
+        this call its messages would be read from the log."""
+        tail = self.tails.by_name.get(shard_name)
+        if tail is not None:
+            tail.expected += 1
+
+    def append_failed(self, shard_name: str) -> None:
+        """The append that `expect` announced wrote nothing."""
+        tail = self.tails.by_name.get(shard_name)
+        if tail is not None and tail.expected:
+            tail.expected -= 1
+            if tail.woken:
+                self._look(tail)
+
+    def appended(self, shard_name: str, first: Offset, messages: Sequence[Message]) -> None:
+        """Deliver messages that were stored from `first` on, at the end of this turn."""
+        tail = self.tails.by_name.get(shard_name)
+        if tail is None:
+            tail = self._open_unknown(shard_name, first)
+            if tail is None:
+                return
+        if tail.expected:
+            tail.expected -= 1
+        offset: int = first
+        if offset != tail.end or tail.reading or self._limits.holds_any:
+            if not self._continues(tail, offset, len(messages)):
+                return
+            if offset < tail.end:
+                messages = list(islice(messages, tail.end - offset, None))
+                offset = tail.end
+        for message in messages:
+            message.shard = tail
+            message.offset = offset
+            offset += 1
+        if not tail.queued:
+            self._dirty.append(tail)
+        tail.queued += messages
+        tail.end = offset
+        if not self._is_scheduled:
+            self._schedule()
+
+    def passed(self, messages: Sequence[Message]) -> None:
+        """Deliver messages that are not stored, with QoS 0, to connected subscribers."""
+        self._passed += messages
+        if not self._is_scheduled:
+            self._schedule()
+
+    def _continues(self, tail: ShardTail, first: int, count: int) -> bool:
+        """Say whether an append can be delivered now. If not, it is read from the log after the
+        records before it, or when no transaction holds it back."""
+        is_held = False
+        if self._limits.holds_any:
+            stable = self._limits.stable_until(tail.name)
+            is_held = stable is not None and stable < first + count
+        if tail.reading or first > tail.end or is_held:
+            tail.woken = True
+            if not tail.reading:
+                self._look(tail)
+            return False
+        return first + count > tail.end
+
+    def _open_unknown(self, shard_name: str, first: int) -> ShardTail | None:
+        """Follow a shard whose topic was created since the start."""
+        topic_id, _, partition = shard_name.rpartition("_")
+        topic = self.tails.topic_name(topic_id)
+        if topic is None:
+            return None  # deleted since
+        return self.tails.open(topic, int(partition), shard_name, first)
+
+    def _schedule(self) -> None:
+        assert self._loop is not None, "delivery was started"
+        self._is_scheduled = True
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Deliver what this turn has brought, then continue subscribers that wait."""
+        self._is_scheduled = False
+        now_ms = self.now_ms()
+        if self._passed:
+            passed, self._passed = self._passed, []
+            self._deliver(None, passed, now_ms)
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for tail in dirty:
+                queued, tail.queued = tail.queued, []
+                tail.known_end = tail.end
+                self._deliver(tail, queued, now_ms)
+        if self._pumps:
+            pumps, self._pumps = self._pumps, []
+            for subscriber in pumps:
+                subscriber.pump()
+
+    def _deliver(self, tail: ShardTail | None, messages: list[Message], now_ms: int) -> None:
+        """Group messages by route and QoS, and hand each group to the subscribers."""
+        find = self.routes.find
+        run: list[Message] = []
+        current: Route | None = None
+        qos = -1
+        for message in messages:
+            route = find(message.topic)
+            if route is not current or message.qos != qos:
+                if run and current is not None:
+                    _hand_over(Run(tail, run, qos, now_ms), current)
+                run = []
+                current, qos = route, message.qos
+            run.append(message)
+        if run and current is not None:
+            _hand_over(Run(tail, run, qos, now_ms), current)
+
+    # Appends of other writers
+
+    def _look(self, tail: ShardTail) -> None:
+        """Read what other writers have appended to a shard."""
+        if tail.reading or tail.is_gone or tail.expected:
+            return
+        watch = tail.watch
+        if watch is not None and watch.is_gone():
+            self._close_shard(tail)
+            return
+        if tail.queued:
+            self._flush()
+        tail.reading = True
+        self._spawn(self._follow(tail), "mqtt-follow")
+
+    async def _follow(self, tail: ShardTail) -> None:
+        """Deliver records from the log until its end."""
+        try:
+            while True:
+                tail.woken = False
+                page = await self.reader.read(tail, tail.known_end)
+                if page is None:
+                    self._close_shard(tail)
+                    return
+                is_empty = page.end <= tail.known_end
+                tail.known_end = tail.end = max(tail.known_end, page.end)
+                if page.messages:
+                    self._deliver(tail, page.messages, self.now_ms())
+                if is_empty and not tail.woken:
+                    return
+        finally:
+            tail.reading = False
+
+    def _close_shard(self, tail: ShardTail) -> None:
+        """The topic of a shard was deleted: what was not delivered is gone."""
+        self.tails.close_shard(tail)
+        self._pages.remove_shard(tail)
+
+    def _skipped(self, count: int) -> None:
+        self.counts.offsets_skipped += count
+
+    # What subscribers ask for: see `DeliveryContext`
+
+    def find_page(self, tail: ShardTail, offset: int) -> Page | None:
+        return self._pages.find(tail, offset)
+
+    def read_page(self, tail: ShardTail, offset: int, subscriber: Outgoing) -> None:
+        waiting = self._reads.get((tail, offset))
+        if waiting is not None:
+            waiting.append(subscriber)
+            return
+        self._reads[tail, offset] = [subscriber]
+        self._spawn(self._read_page(tail, offset), "mqtt-read")
+
+    async def _read_page(self, tail: ShardTail, offset: int) -> None:
+        try:
+            page = await self.reader.read(tail, offset)
+            if page is None:
+                self._close_shard(tail)
+            else:
+                self.counts.pages_read += 1
+                if page.end <= offset < tail.known_end:
+                    # The log ends before what was delivered: it was truncated by a power failure.
+                    page = Page(offset, tail.known_end, [])
+                self._pages.add(tail, page)
+        finally:
+            waiting = self._reads.pop((tail, offset))
+        for subscriber in waiting:
+            subscriber.page_was_read(tail)
+            if not subscriber.pump_is_requested:
+                self.request_pump(subscriber)
+
+    def request_pump(self, subscriber: Outgoing) -> None:
+        if subscriber.pump_is_requested:
+            return
+        subscriber.pump_is_requested = True
+        self._pumps.append(subscriber)
+        if not self._is_scheduled:
+            self._schedule()
+
+    def pump_later(self, subscriber: Outgoing) -> None:
+        assert self._loop is not None, "delivery was started"
+        if not subscriber.pump_is_requested:
+            self._loop.call_later(BLOCKED_PAUSE_S, self.request_pump, subscriber)
+
+    def has_retained(self) -> bool:
+        return self.retained is None or self.retained.is_loaded
+
+    def find_retained(self, topic: str) -> Message | None:
+        found = () if self.retained is None else self.retained.match(topic, 1)
+        return found[0] if found else None
+
+    def queue_retained(self, subscriber: Outgoing, subscription: Subscription) -> None:
+        """Send the retained messages that a new subscription matches, from the next turn on."""
+        if subscriber.sink is None or self.retained is None:
+            return
+        if subscriber.retained is None:
+            subscriber.retained = RetainedQueue()
+        subscriber.retained.add_source(self.retained, subscription)
+        self.load_retained(subscriber)
+
+    def load_retained(self, subscriber: Outgoing) -> None:
+        queue = subscriber.retained
+        if queue is not None and not queue.is_loading:
+            queue.is_loading = True
+            self._spawn(self._load_retained(subscriber, queue), "mqtt-retained")
+
+    async def _load_retained(self, subscriber: Outgoing, queue: RetainedQueue) -> None:
+        try:
+            await queue.load()
+        finally:
+            queue.is_loading = False
+        if subscriber.retained is queue:
+            self.request_pump(subscriber)
+
+    def starts_of(self, subscriber: Outgoing) -> dict[ShardTail, int] | None:
+        """Return where a new subscription of the subscriber begins, in the shards in which older
+        messages may be read for it: now, or after a crash."""
+        starts = {tail: tail.known_end for tail in self.tails if tail.known_end != tail.marked_end}
+        for tail in subscriber.behind or ():
+            starts[tail] = tail.known_end
+        return starts or None
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        assert self._loop is not None, "delivery was started"
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("mqtt_delivery_failed", cause=error, task=task.get_name())
+
+
+def _hand_over(run: Run, route: Route) -> None:
+    for subscriber, match in route.entries:
+        subscriber.deliver(run, match)
+
+
+def _not_stored(subscriber: Outgoing) -> None:
+    """Sessions are kept in memory only."""
+    subscriber.position_is_dirty = True

@@ -1,0 +1,295 @@
+"""`Outgoing`: deliveries to one client.
+
+For each shard a connected subscriber is in one of two modes:
+
+    live      gets each run as `Delivery` hands it over; nothing is kept for that
+    behind    `behind` has a cursor, from which `pump` reads the log when the window has room; at
+              the end that delivery knows, the cursor is removed: live
+
+A subscriber falls behind when its window is full, its output is too long, or it has just resumed.
+QoS 0 deliveries are live in both modes, or dropped. An offline subscriber keeps hints only: which
+offsets wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.brokers.mqtt.deliver.cursor import Cursor, Hint
+from penstock.brokers.mqtt.deliver.window import ID_BYTES, Window
+
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt.deliver.context import DeliveryContext
+    from penstock.brokers.mqtt.deliver.message import Message
+    from penstock.brokers.mqtt.deliver.retained_queue import RetainedQueue
+    from penstock.brokers.mqtt.deliver.run import Run
+    from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
+    from penstock.brokers.mqtt.sessions.sink import ClientSink
+    from penstock.brokers.mqtt.subscriptions.interface import Match, Subscription
+
+
+class Outgoing:
+    __slots__ = (
+        "behind",
+        "context",
+        "has_starts",
+        "held",
+        "hints",
+        "is_persistent",
+        "number",
+        "position_is_dirty",
+        "pump_is_requested",
+        "retained",
+        "sends_releases",
+        "sink",
+        "subscriptions",
+        "window",
+    )
+
+    def __init__(self, number: int, context: DeliveryContext) -> None:
+        self.number = number
+        self.context: Final = context
+        self.sink: ClientSink | None = None
+        self.is_persistent = False
+        """Whether the session outlives its connection and the node."""
+        self.subscriptions: Final[dict[str, Subscription]] = {}
+        """By the filter that the client named."""
+        self.window: Window | None = None
+        self.behind: dict[ShardTail, Cursor] | None = None
+        self.hints: dict[ShardTail, Hint] | None = None
+        self.retained: RetainedQueue | None = None
+        self.held: list[bytes] | None = None
+        """QoS 2 packets that wait until their row is stored."""
+        self.has_starts = False
+        """Whether a subscription has `since`."""
+        self.sends_releases = False
+        """Whether PUBREL must be sent again."""
+        self.pump_is_requested = False
+        self.position_is_dirty = False
+
+    # Live
+
+    def deliver(self, run: Run, match: Match) -> None:
+        """See `Subscriber`."""
+        sink = self.sink
+        qos = min(match.qos, run.qos)
+        if sink is None:
+            if self.is_persistent:
+                self._keep_hint(run, match, qos)
+        elif qos == 0:
+            self._deliver_qos0(run, match, sink)
+        else:
+            self._deliver_acknowledged(run, match, qos, sink)
+
+    def _deliver_qos0(self, run: Run, match: Match, sink: ClientSink) -> None:
+        context = self.context
+        if self.behind is not None and run.tail is not None:
+            cursor = self.behind.get(run.tail)
+            if cursor is not None and cursor.has_qos0:
+                return
+        counts = context.counts
+        if sink.unsent > context.unsent_max:
+            counts.dropped_slow += len(run.messages)
+            return
+        encoded = run.encoded(match.encoding(sink.version, 0))
+        if not match.no_local and encoded.largest <= sink.maximum_packet_size:
+            if encoded.joined:
+                sink.send(encoded.joined)
+            counts.sent_qos0 += len(run.messages)
+            return
+        for message, part in zip(run.messages, encoded.parts, strict=True):
+            if part is None or (match.no_local and message.publisher == self.number):
+                continue
+            packet = part[0] + part[1]
+            if len(packet) > sink.maximum_packet_size:
+                counts.dropped_large += 1
+                continue
+            sink.send(packet)
+            counts.sent_qos0 += 1
+
+    def _deliver_acknowledged(self, run: Run, match: Match, qos: int, sink: ClientSink) -> None:
+        tail = run.tail
+        assert tail is not None, "messages that are not stored have QoS 0"
+        behind = self.behind
+        if behind is not None and tail in behind:
+            return
+        window = self.window
+        if window is None:
+            window = self.window = Window()
+        context = self.context
+        room = sink.receive_maximum - window.size
+        if window.resend or sink.unsent > context.unsent_max:
+            room = 0
+        encoded = run.encoded(match.encoding(sink.version, qos))
+        size_max = sink.maximum_packet_size if encoded.largest > sink.maximum_packet_size else 0
+        in_flight = window.in_flight
+        packets: list[bytes] = []
+        for message, part in zip(run.messages, encoded.parts, strict=True):
+            if part is None or (match.no_local and message.publisher == self.number):
+                continue
+            if room <= 0:
+                self._fall_behind(tail, message.offset)
+                break
+            head, rest = part
+            if size_max and len(head) + 2 + len(rest) > size_max:
+                context.counts.dropped_large += 1
+                continue
+            room -= 1
+            packet_id = window.next_id()
+            in_flight[packet_id] = (tail, message.offset, qos, None)
+            packets += (head, ID_BYTES[packet_id], rest)
+        if packets:
+            self._send(packets, qos, tail, in_flight[window.last_id][1] + 1)
+
+    def _send(self, packets: list[bytes], qos: int, tail: ShardTail | None, end: int) -> None:
+        """Send packets of QoS 1 or 2, each of three parts. Those of QoS 2 that must be delivered
+        exactly once wait until their row is stored."""
+        context = self.context
+        sink = self.sink
+        assert sink is not None
+        if qos == 1:
+            context.counts.sent_qos1 += len(packets) // 3
+            sink.send(b"".join(packets))
+        else:
+            context.counts.sent_qos2 += len(packets) // 3
+            if self.is_persistent:
+                if tail is not None and self.window is not None:
+                    ends = self.window.sent_ends
+                    ends[tail] = max(end, ends.get(tail, 0))
+                self.hold(b"".join(packets))
+            else:
+                sink.send(b"".join(packets))
+        if self.is_persistent and not self.position_is_dirty:
+            context.position_changed(self)
+
+    def send_packets(self, packets: list[bytes], qos: int, message: Message) -> None:
+        """Send the packet of one message of QoS 1 or 2."""
+        self._send(packets, qos, message.shard if message.offset >= 0 else None, message.offset + 1)
+
+    def hold(self, data: bytes) -> None:
+        """Send packets when the row of QoS 2 deliveries is stored."""
+        if self.held is None:
+            self.held = []
+            self.context.write_out(self)
+        self.held.append(data)
+
+    def out_written(self, data: bytes, sink: ClientSink | None) -> None:
+        """The row of QoS 2 deliveries is stored: send what waited for it, on the connection that
+        it was meant for."""
+        if sink is not None and self.sink is sink and data:
+            sink.send(data)
+
+    # Behind
+
+    def _fall_behind(self, tail: ShardTail, offset: int) -> None:
+        if self.behind is None:
+            self.behind = {}
+        self.behind[tail] = Cursor(offset)
+        self.context.counts.fell_behind += 1
+        if self.window is None or self.window.is_empty():
+            # Nothing is in flight, so that no acknowledgement would continue the subscriber.
+            self.context.request_pump(self)
+
+    def pump(self) -> None:
+        """Send what waits, as far as window and output have room. Called after acknowledgements and
+        reads; `catch_up` has the work."""
+        from penstock.brokers.mqtt.deliver.catch_up import pump
+
+        self.pump_is_requested = False
+        if self.sink is not None:
+            pump(self, self.sink)
+
+    def page_was_read(self, tail: ShardTail) -> None:
+        """A read of the log that the subscriber waited for has ended."""
+        cursor = None if self.behind is None else self.behind.get(tail)
+        if cursor is not None:
+            cursor.is_waiting = False
+
+    def writable(self) -> None:
+        """The output of the connection fell below its bound."""
+        if self.has_waiting():
+            self.context.request_pump(self)
+
+    def has_waiting(self) -> bool:
+        """Say whether something waits for room in the window or the output."""
+        return bool(
+            self.behind
+            or self.retained is not None
+            or (self.window is not None and self.window.resend)
+        )
+
+    # Offline
+
+    def _keep_hint(self, run: Run, match: Match, qos: int) -> None:
+        tail = run.tail
+        if tail is None or (qos == 0 and not self.context.queues_qos0):
+            return
+        for message in run.messages:
+            if match.no_local and message.publisher == self.number:
+                continue
+            self.add_hint(tail, message.offset)
+
+    def add_hint(self, tail: ShardTail, offset: int) -> None:
+        """Keep for later that a message waits for the subscriber."""
+        if self.hints is None:
+            self.hints = {}
+        hint = self.hints.get(tail)
+        if hint is None:
+            self.hints[tail] = Hint(offset, offset, [offset])
+            if not self.position_is_dirty:
+                self.context.position_changed(self)
+        else:
+            hint.add(offset)
+
+    def attach(self, sink: ClientSink) -> None:
+        """Begin to deliver to a connection. Nothing is sent before the next turn of the loop."""
+        self.sink = sink
+        self.held = None
+        window = self.window
+        if window is not None:
+            window.resend[:] = reversed(window.in_flight)
+            self.sends_releases = bool(window.released)
+        if self.hints is not None:
+            hints, self.hints = self.hints, None
+            self.behind = {}
+            for tail, hint in hints.items():
+                cursor = self.behind[tail] = Cursor.of_hint(hint, tail.known_end)
+                cursor.has_qos0 = self.context.queues_qos0
+        if self.has_waiting() or self.sends_releases:
+            self.context.request_pump(self)
+
+    def detach(self) -> None:
+        """The connection has ended."""
+        self.sink = None
+        self.held = None
+        self.retained = None
+        window = self.window
+        if window is not None:
+            window.resend.clear()
+            if window.is_empty() and not window.sent_ends:
+                self.window = None
+        if self.behind:
+            self.hints = {
+                tail: cursor.as_hint(tail.known_end) for tail, cursor in self.behind.items()
+            }
+        self.behind = None
+
+    def positions(self) -> dict[ShardTail, int]:
+        """Return, by shard, the lowest offset that the session still needs; without those where it
+        needs nothing before the next mark."""
+        positions = {} if self.window is None else self.window.lowest()
+        for tail, cursor in (self.behind or {}).items():
+            positions[tail] = min(cursor.position, positions.get(tail, cursor.position))
+        for tail, hint in (self.hints or {}).items():
+            positions[tail] = min(hint.first, positions.get(tail, hint.first))
+        return positions
+
+    def retained_in_flight(self) -> list[tuple[str, int]]:
+        """Return topics and QoS of the retained messages of QoS 1 that are in flight."""
+        if self.window is None:
+            return []
+        return [
+            (message.topic, qos)
+            for _, _, qos, message in self.window.in_flight.values()
+            if message is not None and qos == 1
+        ]

@@ -1,0 +1,1 @@
+"""Sessions: what the node keeps of a client between its connections."""

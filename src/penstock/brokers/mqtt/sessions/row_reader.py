@@ -1,0 +1,92 @@
+"""Reads the rows of `__mqtt_sessions`: the last one of each key."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from penstock.adapter import StorageDriverManager
+from penstock.brokers.mqtt.sessions import rows
+from penstock.brokers.mqtt.sessions.row_writer import TOPIC
+from penstock.errors import StoreError
+from penstock.meta import DEFAULT_NAMESPACE
+from penstock.record import Offset, StoredRecord
+
+RECORDS_PER_READ: Final = 2_000
+
+
+class SavedRows:
+    """Rows by client id; marks by topic id."""
+
+    def __init__(self) -> None:
+        self.sessions: Final[dict[str, rows.SessionRow]] = {}
+        self.positions: Final[dict[str, rows.PositionRow]] = {}
+        self.out: Final[dict[str, rows.OutRow]] = {}
+        self.receipts: Final[dict[str, rows.ReceiptRow]] = {}
+        self.marks: Final[dict[str, rows.MarkRow]] = {}
+
+    @property
+    def marked_ms(self) -> int:
+        """When the last mark was written."""
+        return max((mark.time_ms for mark in self.marks.values()), default=0)
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Add one row; raise `StoreError` if it cannot be decoded."""
+        client, separator, kind = key.partition(b"\0")
+        try:
+            name = client.decode()
+            match separator + kind:
+                case b"":
+                    self.sessions[name] = rows.decode_session(value)
+                case rows.POSITION:
+                    self.positions[name] = rows.decode_position(value)
+                case rows.OUT:
+                    self.out[name] = rows.decode_out(value)
+                case rows.RECEIPTS:
+                    self.receipts[name] = rows.decode_receipts(value)
+                case _ if key.startswith(rows.MARK):
+                    self.marks[key.removeprefix(rows.MARK).decode()] = rows.decode_mark(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"the row {key!r} of topic {TOPIC!r} cannot be decoded: {error}; delete the row, or "
+                "the topic with all sessions"
+            ) from error
+
+
+async def read_rows(drivers: StorageDriverManager, namespace: str = DEFAULT_NAMESPACE) -> SavedRows:
+    """Read all rows, a page at a time."""
+    last: dict[bytes, bytes] = {}
+    route = drivers.routes.find(TOPIC, namespace)
+    for partition in range(route.partitions):
+        offset = 0
+        while True:
+            page = await drivers.run_blocking(
+                partial(
+                    drivers.read_by_offset,
+                    TOPIC,
+                    partition,
+                    Offset(offset),
+                    max_records=RECORDS_PER_READ,
+                    namespace=namespace,
+                )
+            )
+            if not page:
+                break
+            _keep_last(last, page)
+            offset = page[-1].offset + 1
+    saved = SavedRows()
+    for key, value in last.items():
+        saved.add(key, value)
+    return saved
+
+
+def _keep_last(last: dict[bytes, bytes], page: list[StoredRecord]) -> None:
+    for record in page:
+        if record.key is None:
+            continue
+        if record.value is None:
+            last.pop(record.key, None)
+        else:
+            last[record.key] = record.value

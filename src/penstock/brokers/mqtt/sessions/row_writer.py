@@ -1,0 +1,174 @@
+"""`RowWriter`: appends rows to `__mqtt_sessions`, those of one turn of the loop together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from penstock.adapter import StorageDriverManager
+from penstock.adapter.topics.partitioning import key_hash
+from penstock.adapter.topics.routes import TopicRoute
+from penstock.errors import AlreadyExistsError, StoreError, UnknownTopicError
+from penstock.meta import DEFAULT_NAMESPACE
+from penstock.platform.log import get_logger
+from penstock.record import Record
+
+TOPIC: Final = "__mqtt_sessions"
+PARTITIONS: Final = 4
+OPTIONS: Final[dict[str, object]] = {
+    "storage": "segment",
+    "queue": "simple",
+    "cleanup": "compact",
+    "partitioner": "key",
+    "retention_ms": -1,
+}
+ROWS_PER_WRITE: Final = 2_000
+
+Done = Callable[[StoreError | None], None]
+Row = tuple[bytes, bytes, bytes | None]
+"""Client id (decides the partition), key, value."""
+
+_log: Final = get_logger(__name__)
+
+
+class RowWriter:
+    """Rows of one partition are written in the order of `put`."""
+
+    def __init__(self, drivers: StorageDriverManager, namespace: str = DEFAULT_NAMESPACE) -> None:
+        self._drivers: Final = drivers
+        self._namespace: Final = namespace
+        self._queue: list[tuple[list[Row], Done | None]] = []
+        self._is_scheduled = False
+        self._writing: asyncio.Task[None] | None = None
+        self.before_write: Callable[[], None] = lambda: None
+        """Called before each write, to add rows that wait for the end of the turn."""
+        self.rows = 0
+        self.failures = 0
+
+    async def create_topic(self) -> TopicRoute:
+        """Create the topic if it is not there."""
+        with suppress(UnknownTopicError):
+            return self.route()
+        create = partial(
+            self._drivers.admin.create_topic_full,
+            TOPIC,
+            PARTITIONS,
+            OPTIONS,
+            namespace=self._namespace,
+        )
+        with suppress(AlreadyExistsError):
+            await self._drivers.run_blocking(create)
+        return self.route()
+
+    def route(self) -> TopicRoute:
+        return self._drivers.routes.find(TOPIC, self._namespace)
+
+    def put(self, rows: list[Row], done: Done | None = None) -> None:
+        """Write rows at the end of this turn; then call `done`, with the error if that fails."""
+        self._queue.append((rows, done))
+        self.schedule()
+
+    def put_now(self, rows: list[Row], done: Done) -> None:
+        """Add rows to the write that is about to begin; only from `before_write`."""
+        self._queue.append((rows, done))
+
+    async def write(self, rows: list[Row]) -> None:
+        """Write rows; raise what the storage raises."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: StoreError | None) -> None:
+            if written.done():
+                return
+            if error is None:
+                written.set_result(None)
+            else:
+                written.set_exception(error)
+
+        self.put(rows, done)
+        await written
+
+    def schedule(self) -> None:
+        if not self._is_scheduled and self._writing is None:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    async def close(self) -> None:
+        """Write what is queued."""
+        while self._writing is not None or self._queue:
+            if self._writing is not None:
+                await asyncio.wait((self._writing,))
+            else:
+                self._write()
+
+    def _write(self) -> None:
+        self._is_scheduled = False
+        if self._writing is not None:
+            return  # continues when that has ended
+        self.before_write()
+        if not self._queue:
+            return
+        queue, self._queue = self._queue, []
+        try:
+            route = self.route()
+            parts = _by_partition(queue, route)
+            if route.may_wait:
+                self._writing = asyncio.get_running_loop().create_task(
+                    self._write_later(route, parts, queue), name="mqtt-session-rows"
+                )
+                return
+            _write_parts(route, parts)
+        except StoreError as error:
+            self._report(queue, error)
+        else:
+            self._report(queue, None)
+
+    async def _write_later(
+        self,
+        route: TopicRoute,
+        parts: dict[int, list[Record]],
+        queue: list[tuple[list[Row], Done | None]],
+    ) -> None:
+        failure: StoreError | None = None
+        try:
+            await self._drivers.run_blocking(partial(_write_parts, route, parts))
+        except StoreError as error:
+            failure = error
+        finally:
+            self._writing = None
+        self._report(queue, failure)
+        if self._queue:
+            self.schedule()
+
+    def _report(
+        self, queue: list[tuple[list[Row], Done | None]], failure: StoreError | None
+    ) -> None:
+        if failure is None:
+            self.rows += sum(len(rows) for rows, _ in queue)
+        else:
+            self.failures += 1
+            _log.error("mqtt_session_rows_not_written", cause=failure)
+        for _, done in queue:
+            if done is not None:
+                done(failure)
+
+
+def _by_partition(
+    queue: list[tuple[list[Row], Done | None]], route: TopicRoute
+) -> dict[int, list[Record]]:
+    parts: dict[int, list[Record]] = {}
+    for rows, _ in queue:
+        for client_id, key, value in rows:
+            partition = key_hash(client_id) % route.partitions
+            parts.setdefault(partition, []).append(Record(value, key))
+    return parts
+
+
+def _write_parts(route: TopicRoute, parts: dict[int, list[Record]]) -> None:
+    for partition, records in parts.items():
+        for start in range(0, len(records), ROWS_PER_WRITE):
+            route.driver.batch_write(
+                route.shards[partition], records[start : start + ROWS_PER_WRITE]
+            )

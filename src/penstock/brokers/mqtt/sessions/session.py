@@ -1,0 +1,196 @@
+"""`Session`: what the node keeps of a client between its connections.
+
+A session is a subscriber (`Outgoing`) that has subscriptions, a will, and the QoS 2 messages that
+the client has published and not released. Used on the event loop alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.brokers.mqtt.deliver.outgoing import Outgoing
+from penstock.brokers.mqtt.deliver.window import ID_BYTES
+from penstock.brokers.mqtt.wire.packet_types import PacketType
+from penstock.brokers.mqtt.wire.reason_codes import FAILURE, ReasonCode
+
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt.deliver.context import DeliveryContext
+    from penstock.brokers.mqtt.sessions.sink import ClientSink
+    from penstock.brokers.mqtt.wire.packets import Will
+
+MQTT_5: Final = 5
+_PUBREL: Final = b"\x62\x02"
+_PUBREL_NOT_FOUND: Final = b"\x62\x03"
+_NOT_STORED: Final = None
+
+
+class WillRecord:
+    """The will of a connection. It is published once, with `token` as the packet id of its receipt,
+    when `delay_s` has passed since the connection ended, or when the session ends."""
+
+    __slots__ = ("delay_s", "token", "will")
+
+    def __init__(self, will: Will, delay_s: int, token: int = 0) -> None:
+        self.will: Final = will
+        self.delay_s: Final = delay_s
+        self.token = token
+        """Set by `SessionRegistry.open`; above 65,535, so that it equals no packet id."""
+
+
+class Session(Outgoing):
+    __slots__ = (
+        "client_id",
+        "connects",
+        "disconnected_at_ms",
+        "due_ms",
+        "expiry_s",
+        "is_ended",
+        "owner",
+        "publishing_will",
+        "receipts_are_dirty",
+        "received",
+        "received_ends",
+        "row_is_dirty",
+        "version",
+        "will",
+        "will_due_ms",
+        "written_positions",
+        "written_receipts",
+    )
+
+    def __init__(
+        self, number: int, client_id: str, context: DeliveryContext, *, version: int = MQTT_5
+    ) -> None:
+        super().__init__(number, context)
+        self.client_id: Final = client_id
+        self.version = version
+        self.expiry_s = 0
+        """How long the session outlives its connection; 0: it does not."""
+        self.connects = 0
+        """How many connections the session has had."""
+        self.will: WillRecord | None = None
+        self.will_due_ms = 0
+        """When the will is published; 0: not while the connection lasts."""
+        self.publishing_will: WillRecord | None = None
+        """The last will while it is being published: the row has it until it is stored."""
+        self.disconnected_at_ms = 0
+        """0: a client is connected."""
+        self.due_ms = 0
+        """The time at which the session is in the heap of due times; 0: it is not there."""
+        self.is_ended = False
+        self.owner: ClientSink | None = None
+        """The connection that opened the session last, from before its CONNACK until it ends."""
+        self.received: dict[int, tuple[str, int] | None] | None = None
+        """Inbound QoS 2: shard and offset of the messages that the client has not released, by
+        packet id; None: not stored yet."""
+        self.received_ends: dict[str, int] | None = None
+        """By shard, the offset after the last inbound QoS 2 message, since the last mark."""
+        self.receipts_are_dirty = False
+        self.row_is_dirty = False
+        """Whether the session's own row is to be written before the next mark."""
+        self.written_positions: dict[str, int] | None = None
+        """What the row of positions has; None: there is no row."""
+        self.written_receipts = False
+        """Whether the row of receipts has any."""
+
+    def __repr__(self) -> str:
+        return f"Session({self.client_id!r}, {self.number})"
+
+    @property
+    def expires_at_ms(self) -> int:
+        """When the session ends if its client stays away; 0: a client is connected."""
+        if not self.disconnected_at_ms:
+            return 0
+        return self.disconnected_at_ms + self.expiry_s * 1000
+
+    def mark_row_dirty(self) -> None:
+        """Write the session's own row before the next mark."""
+        if self.is_persistent and not self.is_ended:
+            self.row_is_dirty = True
+            if not self.position_is_dirty:
+                self.context.position_changed(self)
+
+    # Acknowledgements of the client
+
+    def acknowledged(self, packet_id: int, kind: PacketType, reason_code: int = 0) -> bytes:
+        """Take PUBACK, PUBREC or PUBCOMP; return what is sent back now. The PUBREL of a session
+        that outlives the node is sent when its row is stored. Packet ids that are not in flight are
+        answered as MQTT says: they may have been in flight before the node started."""
+        window = self.window
+        if kind == PacketType.PUBREC:
+            return self._received(packet_id, reason_code)
+        if window is None:
+            return b""
+        if kind == PacketType.PUBACK:
+            entry = window.in_flight.get(packet_id)
+            if entry is None or entry[2] != 1:
+                return b""
+            del window.in_flight[packet_id]
+        elif window.released.pop(packet_id, self) is self:
+            return b""
+        if self.is_persistent and not self.position_is_dirty:
+            self.context.position_changed(self)
+        if not self.pump_is_requested and self.has_waiting():
+            self.context.request_pump(self)
+        return b""
+
+    def _received(self, packet_id: int, reason_code: int) -> bytes:
+        """Take PUBREC: from now on the message counts as delivered."""
+        window = self.window
+        release = _PUBREL + ID_BYTES[packet_id]
+        entry = None if window is None else window.in_flight.get(packet_id)
+        if window is None or entry is None or entry[2] != 2:
+            if window is not None and packet_id in window.released:
+                return release
+            if self.sink is not None and self.sink.version == MQTT_5:
+                code = bytes((ReasonCode.PACKET_IDENTIFIER_NOT_FOUND,))
+                return _PUBREL_NOT_FOUND + ID_BYTES[packet_id] + code
+            return release
+        del window.in_flight[packet_id]
+        if self.is_persistent and not self.position_is_dirty:
+            self.context.position_changed(self)
+        if reason_code >= FAILURE:
+            if self.has_waiting():
+                self.context.request_pump(self)
+            return b""
+        window.released[packet_id] = None
+        if not self.is_persistent:
+            return release
+        self.hold(release)
+        return b""
+
+    # QoS 2 messages of the client
+
+    def is_received(self, packet_id: int) -> bool:
+        """Say whether a QoS 2 PUBLISH repeats one that the client has not released."""
+        return self.received is not None and packet_id in self.received
+
+    @property
+    def received_count(self) -> int:
+        return 0 if self.received is None else len(self.received)
+
+    def mark_received(self, packet_id: int) -> None:
+        """A QoS 2 PUBLISH is about to be stored."""
+        if self.received is None:
+            self.received = {}
+        self.received[packet_id] = _NOT_STORED
+
+    def mark_stored(self, packet_id: int, shard_name: str, offset: int) -> None:
+        """The record of a QoS 2 PUBLISH is stored; call it before PUBREC leaves."""
+        if self.received is None:
+            self.received = {}
+        self.received[packet_id] = (shard_name, offset)
+        if self.received_ends is None:
+            self.received_ends = {}
+        ends = self.received_ends
+        ends[shard_name] = max(offset + 1, ends.get(shard_name, 0))
+        if self.is_persistent and not self.receipts_are_dirty:
+            self.receipts_are_dirty = True
+            self.context.position_changed(self)
+
+    def unmark_received(self, packet_id: int) -> None:
+        """The append of a QoS 2 PUBLISH failed, or the client has released it."""
+        if self.received is not None:
+            self.received.pop(packet_id, None)
+            if not self.received:
+                self.received = None

@@ -1,0 +1,281 @@
+"""`SessionStore`: writes the rows of sessions; see `rows` for what each has and when it is written.
+
+Marks: each second, the rows of sessions that changed, and then, for each stored topic, up to where
+its messages were delivered. What a start finds after the mark it routes again (`recovery`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from penstock.brokers.mqtt.sessions import rows
+from penstock.brokers.mqtt.sessions.row_writer import Row, RowWriter
+from penstock.brokers.mqtt.sessions.session import Session, WillRecord
+from penstock.brokers.mqtt.subscriptions.interface import Subscription
+from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
+from penstock.errors import StoreError
+from penstock.platform.log import get_logger
+
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt.deliver.delivery import Delivery
+    from penstock.brokers.mqtt.deliver.outgoing import Outgoing
+    from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
+    from penstock.brokers.mqtt.sessions.sink import ClientSink
+
+MARK_INTERVAL_S: Final = 1.0
+_log: Final = get_logger(__name__)
+
+
+class SessionStore:
+    def __init__(self, delivery: Delivery, writer: RowWriter) -> None:
+        self._delivery: Final = delivery
+        self.writer: Final = writer
+        self._changed: list[Session] = []
+        """Sessions whose position, receipts or own row a mark has to look at."""
+        self._out: list[Session] = []
+        """Sessions with QoS 2 packets that wait for their row."""
+        delivery.position_changed = self._position_changed
+        delivery.write_out = self._write_out
+        writer.before_write = self._add_out_rows
+        self.marks = 0
+
+    # A session's own row
+
+    async def put(self, session: Session) -> None:
+        """Write the row of a session."""
+        await self.writer.write([session_row(session)])
+
+    async def put_with_position(self, session: Session) -> None:
+        """Write the row of a session whose connection has ended, and where it is."""
+        written = self._changed_rows(session)
+        await self.writer.write([session_row(session), *written])
+
+    async def remove(self, session: Session) -> None:
+        """Remove all rows of a session."""
+        await self.writer.write(_removed(session))
+
+    def remove_soon(self, session: Session) -> None:
+        self.writer.put(_removed(session))
+
+    # Inbound QoS 2
+
+    async def put_receipts(self, session: Session) -> None:
+        await self.writer.write([_receipt_row(session)])
+
+    def put_receipts_then(self, session: Session, then: Callable[[], None]) -> None:
+        sink = session.sink
+        self.writer.put([_receipt_row(session)], partial(_continue, session, sink, then))
+
+    # Outgoing QoS 2
+
+    def _write_out(self, subscriber: Outgoing) -> None:
+        self._out.append(cast("Session", subscriber))
+        self.writer.schedule()
+
+    def _add_out_rows(self) -> None:
+        """Add the rows of all sessions whose QoS 2 packets wait; one row covers a whole turn."""
+        out, self._out = self._out, []
+        for session in out:
+            held = session.held
+            session.held = None
+            if held is None or session.is_ended:
+                continue
+            done = partial(_send_held, session, session.sink, b"".join(held))
+            self.writer.put_now([_out_row(session)], done)
+
+    # Marks
+
+    def _position_changed(self, subscriber: Outgoing) -> None:
+        subscriber.position_is_dirty = True
+        self._changed.append(cast("Session", subscriber))
+
+    async def mark(self) -> None:
+        """Write the rows of sessions that changed, and then how far each shard was delivered. When
+        one cannot be written, the next mark covers more."""
+        changed, self._changed = self._changed, []
+        ends = {
+            tail: tail.known_end
+            for tail in self._delivery.tails
+            if tail.known_end != tail.marked_end
+        }
+        if not changed and not ends:
+            return
+        written: list[Row] = []
+        for session in changed:
+            session.position_is_dirty = False
+            if not session.is_ended and session.is_persistent:
+                written += self._changed_rows(session)
+        marks = self._mark_rows(ends)
+        try:
+            if written:
+                await self.writer.write(written)
+            if marks:
+                await self.writer.write(marks)
+        except StoreError:
+            self._repeat(changed)
+            raise
+        for tail, end in ends.items():
+            tail.marked_end = end
+        for session in changed:
+            _prune_receipts(session, ends)
+        self.marks += 1
+
+    def _repeat(self, changed: list[Session]) -> None:
+        """Let the next mark write what this one could not."""
+        for session in changed:
+            session.written_positions = {"": 0}
+            session.row_is_dirty = session.receipts_are_dirty = True
+            if not session.position_is_dirty:
+                self._position_changed(session)
+
+    def _changed_rows(self, session: Session) -> list[Row]:
+        client_id = session.client_id.encode()
+        found: list[Row] = []
+        positions = {tail.name: offset for tail, offset in session.positions().items()}
+        retained = session.retained_in_flight()
+        if positions != (session.written_positions or {}) or retained:
+            sent = {} if session.window is None else session.window.sent()
+            ends = {tail.name: end for tail, end in sent.items()}
+            row = rows.PositionRow(positions, ends, retained)
+            value = rows.encode(row) if positions or retained else None
+            found.append((client_id, client_id + rows.POSITION, value))
+            session.written_positions = positions if not retained else {**positions, "": 0}
+        if session.receipts_are_dirty:
+            found.append(_receipt_row(session))
+        if session.row_is_dirty:
+            session.row_is_dirty = False
+            found.append(session_row(session))
+        return found
+
+    def _mark_rows(self, ends: dict[ShardTail, int]) -> list[Row]:
+        now_ms = self._delivery.now_ms()
+        by_topic: dict[str, list[ShardTail]] = {}
+        for topic_id in {tail.topic_id for tail in ends}:
+            by_topic[topic_id] = []
+        for tail in self._delivery.tails:
+            if tail.topic_id in by_topic:
+                by_topic[tail.topic_id].append(tail)
+        found: list[Row] = []
+        for topic_id, tails in by_topic.items():
+            size = max((tail.partition for tail in tails), default=-1) + 1
+            values = [-1] * size
+            for tail in tails:
+                values[tail.partition] = ends.get(tail, tail.marked_end)
+            key = rows.MARK + topic_id.encode()
+            found.append((key, key, rows.encode(rows.MarkRow(now_ms, values))))
+        return found
+
+    async def run(self) -> None:
+        """Write marks until cancelled."""
+        while True:
+            await asyncio.sleep(MARK_INTERVAL_S)
+            try:
+                await self.mark()
+            except StoreError as error:
+                _log.warning("mqtt_mark_not_written", reason=str(error))
+
+
+def session_row(session: Session) -> Row:
+    client_id = session.client_id.encode()
+    will = session.will or session.publishing_will
+    row = rows.SessionRow(
+        session.number,
+        session.version,
+        session.expiry_s,
+        session.connects,
+        session.disconnected_at_ms,
+        [_subscription_row(item) for item in session.subscriptions.values()],
+        None if will is None else _will_row(will),
+    )
+    return client_id, client_id, rows.encode(row)
+
+
+def _subscription_row(item: Subscription) -> rows.SubscriptionRow:
+    since = None
+    if item.since:
+        since = {tail.name: offset for tail, offset in item.since.items()}
+    return rows.SubscriptionRow(
+        item.filter,
+        item.qos,
+        item.no_local * rows.NO_LOCAL | item.retain_as_published * rows.RETAIN_AS_PUBLISHED,
+        item.retain_handling,
+        item.identifier,
+        since,
+        item.inner if item.inner != item.filter else "",
+    )
+
+
+def _will_row(record: WillRecord) -> rows.WillRow:
+    will = record.will
+    return rows.WillRow(
+        will.topic,
+        bytes(will.payload),
+        will.qos,
+        will.retain,
+        will.properties,
+        record.delay_s,
+        record.token,
+    )
+
+
+def _receipt_row(session: Session) -> Row:
+    client_id = session.client_id.encode()
+    session.receipts_are_dirty = False
+    received = session.received or {}
+    unreleased = [packet_id for packet_id, place in received.items() if place is not None]
+    ends = session.received_ends or {}
+    value = rows.encode(rows.ReceiptRow(unreleased, ends)) if unreleased or ends else None
+    return client_id, client_id + rows.RECEIPTS, value
+
+
+def _prune_receipts(session: Session, marked: dict[ShardTail, int]) -> None:
+    """Drop the ends that a mark covers."""
+    if session.received_ends is None:
+        return
+    for tail, end in marked.items():
+        if session.received_ends.get(tail.name, end + 1) <= end:
+            del session.received_ends[tail.name]
+    if not session.received_ends:
+        session.received_ends = None
+
+
+def _out_row(session: Session) -> Row:
+    client_id = session.client_id.encode()
+    window = session.window
+    assert window is not None, "packets were in flight"
+    in_flight: list[tuple[int, str, int]] = []
+    for packet_id, (tail, offset, qos, message) in window.in_flight.items():
+        if qos == 2 and tail is not None:
+            in_flight.append((packet_id, tail.name, offset))
+        elif qos == 2 and message is not None:
+            in_flight.append((packet_id, message.topic, -1))
+    ends = {tail.name: end for tail, end in window.sent_ends.items()}
+    row = rows.OutRow(ends, in_flight, list(window.released))
+    return client_id, client_id + rows.OUT, rows.encode(row)
+
+
+def _removed(session: Session) -> list[Row]:
+    client_id = session.client_id.encode()
+    return [(client_id, client_id + kind, None) for kind in rows.KINDS]
+
+
+def _send_held(
+    session: Session, sink: ClientSink | None, data: bytes, error: StoreError | None
+) -> None:
+    if error is None:
+        session.out_written(data, sink)
+    elif sink is not None and session.sink is sink:
+        # The packets have not left: they are sent when the client is back.
+        sink.disconnect(ReasonCode.UNSPECIFIED_ERROR)
+
+
+def _continue(
+    session: Session, sink: ClientSink | None, then: Callable[[], None], error: StoreError | None
+) -> None:
+    if error is None:
+        then()
+    elif sink is not None and session.sink is sink:
+        sink.disconnect(ReasonCode.UNSPECIFIED_ERROR)

@@ -1,0 +1,1 @@
+"""Who receives the messages of a topic: subscriptions, the tree of filters, cached routes."""
