@@ -1,0 +1,173 @@
+"""Appends the publishes of all connections, shard by shard and in their order.
+
+    appends that may not wait ──▶ one driver call on the event loop, microseconds
+    others                    ──▶ queue of the shard ──▶ one driver call in the pool for all that
+                                  waits, so that writers share a sync of the device
+
+A shard has one call in the pool at a time: later appends wait for it, which keeps the order of every
+connection's publishes. When a call fails because of one record, the records are written one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Final
+
+from penstock.adapter import StorageDriverManager
+from penstock.adapter.topics.routes import TopicRoute
+from penstock.brokers.mqtt.deliver.message import Message
+from penstock.brokers.mqtt.topics.mapping import MappedTopic
+from penstock.engine.contract import Written
+from penstock.errors import BadRequestError, RecordTooLargeError, StoreError
+from penstock.record import Offset, Record
+
+TOGETHER_SIZE_MAX: Final = 4 << 20
+"""Bytes of the appends that one call in the pool combines."""
+
+Outcome = StoreError | None
+Done = Callable[["Append", Sequence[Outcome]], None]
+Appended = Callable[[str, Offset, Sequence[Message]], None]
+
+
+class Append:
+    """Records of one connection, or of the front end itself, for one shard."""
+
+    __slots__ = ("done", "mapped", "messages", "records", "size", "tokens")
+
+    def __init__(self, mapped: MappedTopic, done: Done) -> None:
+        self.mapped: Final = mapped
+        self.done: Final = done
+        """Called on the event loop with the outcome of each record, when the contract of the
+        storage acknowledges it."""
+        self.records: Final[list[Record]] = []
+        self.messages: Final[list[Message]] = []
+        """The records as subscribers get them; empty for records that have no subscribers."""
+        self.tokens: Final[list[object]] = []
+        """For each record, what the caller keeps of it."""
+        self.size = 0
+
+
+class ShardWriter:
+    def __init__(
+        self,
+        drivers: StorageDriverManager,
+        spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
+        appended: Appended,
+    ) -> None:
+        """`appended` delivers messages that were stored: shard, first offset, messages."""
+        self._drivers: Final = drivers
+        self._spawn: Final = spawn
+        self._appended: Final = appended
+        self._queues: Final[dict[str, deque[Append]]] = {}
+        """By shard: what waits for the call in the pool; a shard without one is not in here."""
+        self.waiting_size = 0
+        """Bytes of all appends that wait for the pool."""
+
+    def write(self, append: Append) -> None:
+        """Append records; `append.done` gets the outcome, now or later."""
+        mapped = append.mapped
+        queue = self._queues.get(mapped.shard_name)
+        if queue is None and not mapped.may_wait:
+            outcomes = self._write_now(append)
+            if outcomes is not None:
+                append.done(append, outcomes)
+                return
+        self.waiting_size += append.size
+        if queue is not None:
+            queue.append(append)
+            return
+        self._queues[mapped.shard_name] = queue = deque((append,))
+        self._spawn(self._drain(mapped.shard_name, queue), "mqtt-append")
+
+    def _write_now(self, append: Append) -> Sequence[Outcome] | None:
+        """Append on the event loop; None: the records have to be written one by one."""
+        mapped, records = append.mapped, append.records
+        assert mapped.route is not None, "a topic without a route is created first"
+        try:
+            written = mapped.route.driver.batch_write(mapped.shard_name, records)
+        except (BadRequestError, RecordTooLargeError) as error:
+            return [error] if len(records) == 1 else None
+        except StoreError as error:
+            return [error] * len(records)
+        if append.messages:
+            self._appended(mapped.shard_name, written.first, append.messages)
+        return _ALL_WELL[: len(records)] if len(records) <= _WELL_MAX else [None] * len(records)
+
+    async def _drain(self, shard_name: str, queue: deque[Append]) -> None:
+        """Write what waits for a shard, until nothing does."""
+        try:
+            while queue:
+                together = _first_of(queue)
+                outcomes = await self._write_later(shard_name, together)
+                for append, outcome in zip(together, outcomes, strict=True):
+                    self.waiting_size -= append.size
+                    append.done(append, outcome)
+        finally:
+            del self._queues[shard_name]
+            for append in queue:
+                self.waiting_size -= append.size
+
+    async def _write_later(
+        self, shard_name: str, together: list[Append]
+    ) -> list[Sequence[Outcome]]:
+        records = [record for append in together for record in append.records]
+        route = together[0].mapped.route
+        assert route is not None, "a topic without a route is created first"
+        driver = route.driver
+        try:
+            written = await self._drivers.run_blocking(
+                lambda: driver.batch_write(shard_name, records)
+            )
+        except (BadRequestError, RecordTooLargeError) as error:
+            if len(records) == 1:
+                return [[error]]
+            return [await self._write_singly(shard_name, append) for append in together]
+        except StoreError as error:
+            return [[error] * len(append.records) for append in together]
+        first = written.first
+        for append in together:
+            if append.messages:
+                self._appended(shard_name, first, append.messages)
+            first = Offset(first + len(append.records))
+        return [[None] * len(append.records) for append in together]
+
+    async def _write_singly(self, shard_name: str, append: Append) -> list[Outcome]:
+        """Write records whose batch was refused, so that only the bad ones are."""
+        route = append.mapped.route
+        assert route is not None, "a topic without a route is created first"
+        outcomes: list[Outcome] = []
+        for number, record in enumerate(append.records):
+            outcome = await self._drivers.run_blocking(
+                partial(_write_one, route, shard_name, record)
+            )
+            if isinstance(outcome, StoreError):
+                outcomes.append(outcome)
+                continue
+            outcomes.append(None)
+            if append.messages:
+                self._appended(shard_name, outcome.first, [append.messages[number]])
+        return outcomes
+
+
+def _write_one(route: TopicRoute, shard_name: str, record: Record) -> Written | StoreError:
+    try:
+        return route.driver.write(shard_name, record)
+    except StoreError as error:
+        return error
+
+
+def _first_of(queue: deque[Append]) -> list[Append]:
+    """Remove and return the appends that one call writes."""
+    together = [queue.popleft()]
+    size = together[0].size
+    while queue and size + queue[0].size <= TOGETHER_SIZE_MAX:
+        size += queue[0].size
+        together.append(queue.popleft())
+    return together
+
+
+_WELL_MAX: Final = 4_096
+_ALL_WELL: Final[list[Outcome]] = [None] * _WELL_MAX
