@@ -205,7 +205,11 @@ class MqttSettings(Struct, frozen=True, kw_only=True):
         Large, Meta(ge=0, description="Maximum topics with a retained message.")
     ] = 1_000_000
     retained_size_max: Annotated[
-        Large, Meta(ge=0, description="Maximum bytes of all retained messages, which are kept in memory.")
+        Large,
+        Meta(
+            ge=0,
+            description="Maximum bytes of all retained messages, which are kept in memory.",
+        ),
     ] = 1024 * MIB
     route_cache_max: Annotated[
         Large, Meta(ge=1, description="Topics whose subscribers are remembered.")

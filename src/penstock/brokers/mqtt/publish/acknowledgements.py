@@ -47,6 +47,9 @@ class AckQueue:
     def add(self, ack: PendingAck) -> None:
         self._waiting.append(ack)
 
+    def waiting(self) -> Iterator[PendingAck]:
+        return iter(self._waiting)
+
     def pop_complete(self) -> Iterator[PendingAck]:
         """Remove and yield what can leave now."""
         waiting = self._waiting

@@ -14,8 +14,8 @@
     mqtt.publisher          number of the publishing session, if it asked for No Local
     mqtt.receipt            SESSION:PACKET_ID of a QoS 2 publish: it is stored once
 
-A record whose tag is not its key was not published over MQTT. Subscribers get it with QoS 1, and its
-headers as user properties.
+A record whose tag is not its key was not published over MQTT. Subscribers get it with QoS 1, and
+its headers as user properties.
 """
 
 from __future__ import annotations

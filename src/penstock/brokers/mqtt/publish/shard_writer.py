@@ -4,8 +4,9 @@
     others                    ──▶ queue of the shard ──▶ one driver call in the pool for all that
                                   waits, so that writers share a sync of the device
 
-A shard has one call in the pool at a time: later appends wait for it, which keeps the order of every
-connection's publishes. When a call fails because of one record, the records are written one by one.
+A shard has one call in the pool at a time: later appends wait for it, which keeps the order of
+every connection's publishes. When a call fails because of one record, the records are written one
+by one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from penstock.record import Offset, Record
 TOGETHER_SIZE_MAX: Final = 4 << 20
 """Bytes of the appends that one call in the pool combines."""
 
-Outcome = StoreError | None
+Outcome = int | StoreError
+"""The offset of a record, or why it was not stored."""
 Done = Callable[["Append", Sequence[Outcome]], None]
 Appended = Callable[[str, Offset, Sequence[Message]], None]
 
@@ -94,7 +96,7 @@ class ShardWriter:
             return [error] * len(records)
         if append.messages:
             self._appended(mapped.shard_name, written.first, append.messages)
-        return _ALL_WELL[: len(records)] if len(records) <= _WELL_MAX else [None] * len(records)
+        return written.offsets
 
     async def _drain(self, shard_name: str, queue: deque[Append]) -> None:
         """Write what waits for a shard, until nothing does."""
@@ -128,11 +130,13 @@ class ShardWriter:
         except StoreError as error:
             return [[error] * len(append.records) for append in together]
         first = written.first
+        outcomes: list[Sequence[Outcome]] = []
         for append in together:
             if append.messages:
                 self._appended(shard_name, first, append.messages)
+            outcomes.append(range(first, first + len(append.records)))
             first = Offset(first + len(append.records))
-        return [[None] * len(append.records) for append in together]
+        return outcomes
 
     async def _write_singly(self, shard_name: str, append: Append) -> list[Outcome]:
         """Write records whose batch was refused, so that only the bad ones are."""
@@ -146,7 +150,7 @@ class ShardWriter:
             if isinstance(outcome, StoreError):
                 outcomes.append(outcome)
                 continue
-            outcomes.append(None)
+            outcomes.append(outcome.first)
             if append.messages:
                 self._appended(shard_name, outcome.first, [append.messages[number]])
         return outcomes
@@ -167,7 +171,3 @@ def _first_of(queue: deque[Append]) -> list[Append]:
         size += queue[0].size
         together.append(queue.popleft())
     return together
-
-
-_WELL_MAX: Final = 4_096
-_ALL_WELL: Final[list[Outcome]] = [None] * _WELL_MAX

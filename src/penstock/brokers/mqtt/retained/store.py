@@ -2,8 +2,8 @@
 
     publish with retain ─▶ message record ─▶ index ─▶ record in `__mqtt_retained` ─▶ PUBACK
 
-The key of a record is the MQTT topic, and a null value removes the message. At start the records are
-read in the background; only the delivery of retained messages waits for that.
+The key of a record is the MQTT topic, and a null value removes the message. At start the records
+are read in the background; only the delivery of retained messages waits for that.
 """
 
 from __future__ import annotations
@@ -91,9 +91,7 @@ class RetainedStore:
             return Record(None, record.key, record.tags)
         self.index.put(message)
         headers = tuple(header for header in record.headers if header[0] != RECEIPT)
-        return Record(
-            record.value, record.key, record.tags, headers, None, record.expires_at_ms
-        )
+        return Record(record.value, record.key, record.tags, headers, None, record.expires_at_ms)
 
     # Subscribing
 
@@ -103,7 +101,7 @@ class RetainedStore:
         await self._loaded.wait()
         matching = self.index.match(topic_filter)
         while page := list(islice(matching, PAGE_RECORDS)):
-            now_ms = self._clock.expiry_ms()
+            now_ms = self._clock.now_ms()
             yield [
                 message
                 for message in page
@@ -117,7 +115,7 @@ class RetainedStore:
 
     def match(self, topic_filter: str, limit: int) -> list[Message]:
         """Return up to `limit` retained messages that a filter matches, of those known so far."""
-        now_ms = self._clock.expiry_ms()
+        now_ms = self._clock.now_ms()
         return [
             message
             for message in islice(self.index.match(topic_filter), limit)

@@ -2,9 +2,9 @@
 
     topic ─▶ first rule that matches ─▶ stored topic ─▶ murmur2(topic) % partitions ─▶ shard
 
-The partition is that of a Kafka producer with the default partitioner and the MQTT topic as key, so
-both write to one shard, whose order keeps the order of the topic. What was resolved is kept, by MQTT
-topic, until the stored topic changes. Used on the event loop only.
+The partition is that of a Kafka producer with the default partitioner and the MQTT topic as key,
+so both write to one shard, whose order keeps the order of the topic. What was resolved is kept, by
+MQTT topic, until the stored topic changes. Used on the event loop only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ CACHED_MAX: Final = 65_536
 class MappedTopic:
     """Where the messages of one MQTT topic are stored."""
 
-    __slots__ = ("_hash", "key", "partition", "route", "rule", "shard_name", "stored_topic", "topic")
+    __slots__ = (
+        "_hash",
+        "key",
+        "partition",
+        "route",
+        "rule",
+        "shard_name",
+        "stored_topic",
+        "topic",
+    )
 
     def __init__(self, topic: str, rule: Rule, stored_topic: str) -> None:
         self.topic: Final = topic

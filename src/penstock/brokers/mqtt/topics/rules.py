@@ -53,9 +53,7 @@ class Rule:
         split = _PLACE.split(settings.topic)
         self._parts: Final = split[::2]
         """What stands between the places."""
-        self._places: Final = [
-            _WHOLE if place == "topic" else int(place) for place in split[1::2]
-        ]
+        self._places: Final = [_WHOLE if place == "topic" else int(place) for place in split[1::2]]
         wildcards = sum(level in {ANY_LEVEL, ANY_REST} for level in self.levels)
         if any(place > wildcards for place in self._places):
             raise SettingsError(

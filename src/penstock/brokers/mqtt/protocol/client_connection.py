@@ -1,0 +1,546 @@
+"""`ClientConnection`: the protocol of one connection.
+
+    waiting ──CONNECT──▶ connecting ──CONNACK──▶ ready ──▶ ended
+                             │                    │ ▲
+                             └─ AUTH              ▼ │ SUBSCRIBE, UNSUBSCRIBE, first publishes to a
+                                                  busy    topic: what waits for the storage
+
+While a connection is connecting or busy, nothing is read from the client; packets that were received
+already wait in `_backlog`. Publishes need no task: see `Inbound`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Final
+
+from penstock.brokers.mqtt.protocol.connect import ConnectOptions
+from penstock.brokers.mqtt.protocol.connecting import (
+    RefusedError,
+    open_session,
+    refusal,
+)
+from penstock.brokers.mqtt.protocol.hooks import Client
+from penstock.brokers.mqtt.protocol.requests import (
+    auto_subscribe,
+    reauthenticate,
+    subscribe,
+    unsubscribe,
+)
+from penstock.brokers.mqtt.publish.inbound import Inbound
+from penstock.brokers.mqtt.publish.path import reason_of
+from penstock.brokers.mqtt.sessions.errors import SessionTakenOverError
+from penstock.brokers.mqtt.topics.mapping import MappedTopic
+from penstock.brokers.mqtt.wire.codec import Decoder, encode
+from penstock.brokers.mqtt.wire.errors import ProtocolError
+from penstock.brokers.mqtt.wire.packet_types import PacketType
+from penstock.brokers.mqtt.wire.packets import (
+    MQTT_5,
+    PINGRESP,
+    Ack,
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
+from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
+from penstock.brokers.network import Connection
+from penstock.errors import StoreError
+from penstock.platform.log import get_logger
+
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt.broker import MqttBroker
+    from penstock.brokers.mqtt.sessions.session import Session
+
+_PINGRESP: Final = encode(PINGRESP, MQTT_5)
+_NORMAL: Final = 0x00
+_CLOSED_BY_CLIENT: Final = "the client disconnected"
+
+# Why reading pauses, as bits.
+_BUSY: Final = 1
+_STORAGE: Final = 2
+_RATE: Final = 4
+
+_log: Final = get_logger(__name__)
+
+
+class ClientConnection:
+    """Implements the `Protocol` of the network, `ClientSink` of sessions and `Publisher`."""
+
+    __slots__ = (
+        "_auths",
+        "_backlog",
+        "_broker",
+        "_connection",
+        "_decoder",
+        "_ends_cleanly",
+        "_expiry_s",
+        "_failure",
+        "_inbound",
+        "_is_ended",
+        "_is_ready",
+        "_options",
+        "_pauses",
+        "_sends_will",
+        "_tasks",
+        "client",
+        "is_observed",
+        "maximum_packet_size",
+        "receive_maximum",
+        "session",
+        "topic_alias_maximum",
+        "version",
+    )
+
+    def __init__(self, connection: Connection, broker: MqttBroker) -> None:
+        self._connection: Final = connection
+        self._broker: Final = broker
+        self._decoder: Final[Decoder] = broker.decoder
+        self._backlog: deque[Packet] = deque()
+        self._failure: ProtocolError | None = None
+        """What was wrong after the packets of the backlog."""
+        self._auths: asyncio.Queue[Auth] | None = None
+        self._inbound: Inbound | None = None
+        self._options: ConnectOptions | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pauses = 0
+        self._expiry_s: int | None = None
+        self._sends_will = True
+        self._ends_cleanly = False
+        self._is_ended = False
+        self._is_ready = False
+        self.is_observed = False
+        """Whether the observers know of the client."""
+        self.version = 0
+        """0: no CONNECT has been received."""
+        self.receive_maximum = 0
+        self.maximum_packet_size = 0
+        self.topic_alias_maximum = 0
+        self.session: Session | None = None
+        peer = connection.peer
+        self.client = Client("", None, 0, peer.host, peer.port, connection.transport)
+
+    # Receiving
+
+    def received(self, view: memoryview) -> int:
+        """See `Protocol` of `brokers.network`."""
+        if self._is_ended or (self._pauses & _BUSY and self._auths is None):
+            return 0
+        try:
+            packets, consumed = self._decoder.decode(view, self.version or None)
+        except ProtocolError as error:
+            self._process(error.packets, error)
+            return len(view)
+        if packets:
+            self._process(packets, None)
+        if consumed < len(view):
+            self._connection.expected = _expected_size(view[consumed:])
+        return consumed
+
+    def _process(self, packets: list[Packet], failure: ProtocolError | None) -> None:
+        """Handle packets in their order, as far as none makes the connection busy."""
+        if self._pauses & _BUSY:
+            if self._auths is None or self._is_ready:
+                self._backlog.extend(packets)
+            else:
+                self._take_auths(packets)
+            self._failure = self._failure or failure
+            if self._failure is not None and not self._is_ready:
+                self._fail(self._failure)
+            return
+        inbound = self._inbound
+        for number, packet in enumerate(packets):
+            if inbound is not None and type(packet) is Publish:
+                try:
+                    missing = inbound.accept(packet)
+                except ProtocolError as error:
+                    failure = error
+                    break
+                if missing is None:
+                    continue
+                work = self._create_topic(packet, missing)
+            else:
+                try:
+                    work = self._handle(packet)
+                except ProtocolError as error:
+                    failure = error
+                    break
+                if self._is_ended:
+                    return
+                if work is None:
+                    continue
+            if inbound is not None:
+                inbound.flush()
+            self._backlog.extend(packets[number + 1 :])
+            self._failure = failure
+            self._run_busy(work)
+            return
+        if inbound is not None:
+            inbound.flush()
+            self._apply_rates(inbound)
+        if failure is not None:
+            self._fail(failure)
+
+    def _handle(self, packet: Packet) -> Coroutine[None, None, None] | None:
+        """Handle a packet that is no publish; return work that makes the connection busy."""
+        if isinstance(packet, Ack):
+            self._acknowledge(packet)
+            return None
+        match packet:
+            case Pingreq():
+                self._connection.send(_PINGRESP)
+            case Connect():
+                return self._connect(packet)
+            case Subscribe():
+                return subscribe(self, self._broker, packet)
+            case Unsubscribe():
+                return unsubscribe(self, self._broker, packet)
+            case Disconnect():
+                self._client_disconnects(packet)
+            case Auth():
+                return reauthenticate(self, self._broker, packet)
+            case _:
+                raise ProtocolError(
+                    ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__} is not expected here"
+                )
+        return None
+
+    def _take_auths(self, packets: list[Packet]) -> None:
+        """Pass AUTH packets to the authentication that waits for them."""
+        for packet in packets:
+            if isinstance(packet, Disconnect):
+                self.end(_CLOSED_BY_CLIENT)
+                return
+            if not isinstance(packet, Auth) or self._auths is None or not self._auths.empty():
+                error = ProtocolError(
+                    ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__} is not expected here"
+                )
+                self._fail(error)
+                return
+            self._auths.put_nowait(packet)
+
+    async def next_auth(self) -> Auth:
+        """Return the next AUTH packet of the client."""
+        if self._auths is None:
+            self._auths = asyncio.Queue()
+        self._resume(_BUSY)
+        self._pauses |= _BUSY  # reading goes on, and only AUTH is accepted
+        auth = await self._auths.get()
+        if not self._is_ended:
+            self._connection.pause_reading()
+        return auth
+
+    # Connecting
+
+    def _connect(self, connect: Connect) -> Coroutine[None, None, None]:
+        if self.version:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
+        options = self._options = ConnectOptions(connect, self._broker.settings)
+        self.version = options.version
+        self.receive_maximum = options.inflight_max
+        self.maximum_packet_size = options.packet_size_max
+        self.topic_alias_maximum = options.topic_alias_maximum
+        client = self.client
+        client.client_id = options.client_id
+        client.username = connect.username
+        client.version = options.version
+        self._connection.established()
+        return self._open(connect, options)
+
+    async def _open(self, connect: Connect, options: ConnectOptions) -> None:
+        broker = self._broker
+        try:
+            opened = await asyncio.wait_for(
+                open_session(self, broker, connect, options), broker.settings.connect_timeout_ms / 1000
+            )
+        except RefusedError as error:
+            self._refuse_connect(error.reason_code, str(error))
+            return
+        except TimeoutError:
+            self._refuse_connect(ReasonCode.SERVER_BUSY, "the session was not opened in time")
+            return
+        except SessionTakenOverError:
+            self.end("the session was taken over")
+            return
+        session = self.session = opened.session
+        self._auths = None
+        if self._is_ended:
+            await self._close_session(session)
+            return
+        self._connection.send(opened.connack)
+        self._connection.silence_max_s = options.silence_max_s
+        self._inbound = Inbound(broker.publish_path, self, self.client, session)
+        self.refresh_subscriptions()
+        self._is_ready = True
+        broker.metrics.connects += 1
+        broker.add_client(self)
+        await auto_subscribe(self, broker)
+
+    def _refuse_connect(self, reason_code: int, reason: str) -> None:
+        self._broker.metrics.count_refused_connect(reason_code)
+        _log.info(
+            "mqtt_connection_refused",
+            client=self.client.client_id,
+            peer=self.client.host,
+            reason_code=reason_code,
+            reason=reason,
+        )
+        if not self._is_ended:
+            self._connection.send(refusal(reason_code, self.version))
+            self.end(reason)
+
+    # Acknowledgements of the client
+
+    def _acknowledge(self, ack: Ack) -> None:
+        session = self.session
+        assert session is not None, "only a client with a session is ready"
+        if ack.kind is PacketType.PUBREL:
+            if self._inbound is not None:
+                self._inbound.flush()
+            self._release(session, ack.packet_id)
+            return
+        answer = session.acknowledged(ack.packet_id, ack.kind, ack.reason_code)
+        if answer:
+            self._connection.send(answer)
+
+    def _release(self, session: Session, packet_id: int) -> None:
+        """The client releases a QoS 2 publish: PUBCOMP leaves when that is stored."""
+        was_received = session.is_received(packet_id)
+
+        def complete() -> None:
+            if self._inbound is not None:
+                self._inbound.released(packet_id)
+            reason = ReasonCode.SUCCESS
+            if not was_received and self.version == MQTT_5:
+                reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+            self.send(encode(Ack(PacketType.PUBCOMP, packet_id, reason), self.version))
+
+        self._broker.sessions.release_then(session, packet_id, complete)
+
+    # Work that waits
+
+    def _run_busy(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work`; nothing else of this client is handled meanwhile."""
+        self._pauses |= _BUSY
+        self._connection.is_busy = True
+        self._connection.pause_reading()
+        self.spawn(self._finish_busy(work), "mqtt-request")
+
+    async def _finish_busy(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except ProtocolError as error:
+            self._fail(error)
+        self._continue()
+
+    def _continue(self) -> None:
+        """Handle what was received meanwhile, then read again."""
+        if self._is_ended:
+            return
+        self._pauses &= ~_BUSY
+        self._connection.is_busy = False
+        backlog, self._backlog = self._backlog, deque()
+        failure, self._failure = self._failure, None
+        if backlog or failure is not None:
+            self._process(list(backlog), failure)
+        if not self._pauses and not self._is_ended:
+            self._connection.resume_reading()
+
+    async def _create_topic(self, publish: Publish, missing: MappedTopic) -> None:
+        inbound = self._inbound
+        assert inbound is not None, "only a client with a session publishes"
+        try:
+            await self._broker.publish_path.creator.create(missing)
+        except StoreError as error:
+            _log.warning("mqtt_topic_not_created", topic=missing.stored_topic, reason=str(error))
+            inbound.refuse(publish, reason_of(error))
+            inbound.flush()
+        else:
+            self._backlog.appendleft(publish)
+
+    def spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Run work of this connection; it is cancelled when the server stops, not before: what a
+        client was promised is done although it has gone."""
+        task = self._broker.spawn(work, name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.disconnect(ReasonCode.UNSPECIFIED_ERROR)
+
+    # Bounds
+
+    def hold_back(self, size: int) -> None:
+        """See `Publisher`."""
+        if size >= self._broker.settings.unacknowledged_size_max:
+            self._pause(_STORAGE)
+        elif self._pauses & _STORAGE and size <= self._broker.settings.unacknowledged_size_max // 2:
+            self._resume(_STORAGE)
+
+    def _apply_rates(self, inbound: Inbound) -> None:
+        messages, size = inbound.messages, inbound.size
+        if not messages:
+            return
+        inbound.messages = inbound.size = 0
+        metrics = self._broker.metrics
+        metrics.publishes_received += messages
+        metrics.publish_bytes_received += size
+        pause_s = self._broker.hooks.rates.pause_s(self.client, messages, size)
+        if pause_s > 0:
+            self._pause(_RATE)
+            self._connection.loop.call_later(pause_s, self._resume, _RATE)
+
+    def _pause(self, why: int) -> None:
+        if not self._pauses:
+            self._connection.pause_reading()
+        self._pauses |= why
+
+    def _resume(self, why: int) -> None:
+        if self._pauses & why:
+            self._pauses &= ~why
+            if not self._pauses and not self._is_ended:
+                self._connection.resume_reading()
+
+    def refresh_subscriptions(self) -> None:
+        """The subscriptions of the session have changed."""
+        session, inbound = self.session, self._inbound
+        if session is not None and inbound is not None:
+            inbound.is_stamped = any(item.no_local for item in session.subscriptions.values())
+
+    # Sending
+
+    @property
+    def unsent(self) -> int:
+        return self._connection.unsent
+
+    @property
+    def is_ended(self) -> bool:
+        return self._is_ended
+
+    def send(self, data: bytes) -> None:
+        self._connection.send(data)
+
+    def writable(self) -> None:
+        """See `Protocol` of `brokers.network`."""
+        if self.session is not None and not self._is_ended:
+            self.session.writable()
+
+    # Ending
+
+    def _client_disconnects(self, packet: Disconnect) -> None:
+        properties = packet.properties
+        expiry_s = None if properties is None else properties.session_expiry_interval
+        options = self._options
+        if expiry_s and options is not None and not options.requested_expiry_s:
+            raise ProtocolError(
+                ReasonCode.PROTOCOL_ERROR,
+                "DISCONNECT sets a session expiry, and CONNECT had none",
+            )
+        if self._inbound is not None:
+            self._inbound.flush()
+        self._expiry_s = expiry_s
+        self._sends_will = packet.reason_code != _NORMAL
+        self._ends_cleanly = packet.reason_code in {_NORMAL, ReasonCode.DISCONNECT_WITH_WILL}
+        self.end(_CLOSED_BY_CLIENT)
+
+    def _fail(self, error: ProtocolError) -> None:
+        """The client has broken the rules of the protocol."""
+        _log.info(
+            "mqtt_protocol_error",
+            client=self.client.client_id,
+            peer=self.client.host,
+            reason_code=int(error.reason_code),
+            reason=error.text,
+        )
+        if self._is_ended:
+            return
+        if not self._is_ready:
+            version = error.version or self.version
+            is_answered = version == MQTT_5 or (
+                error.reason_code
+                in {
+                    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+                    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                }
+            )
+            if version and is_answered and error.answered:
+                self._connection.send(refusal(error.reason_code, version))
+            self._broker.metrics.count_refused_connect(error.reason_code)
+            self.end(error.text)
+        elif error.answered:
+            self.disconnect(error.reason_code, error.text)
+        else:
+            self._broker.metrics.count_disconnect(error.reason_code)
+            self.end(error.text)
+
+    def refuse(self, reason_code: int, reason: str) -> None:
+        """See `Publisher`."""
+        self.disconnect(reason_code, reason)
+
+    def disconnect(self, reason_code: int, reason: str = "") -> None:
+        """See `ClientSink`."""
+        if self._is_ended:
+            return
+        self._broker.metrics.count_disconnect(reason_code)
+        if self.version == MQTT_5:
+            packet = Disconnect(reason_code) if self._is_ready else None
+            data = encode(packet, MQTT_5) if packet else refusal(reason_code, MQTT_5)
+            self._connection.send(data)
+        self.end(reason or f"disconnected with reason code {reason_code:#04x}")
+
+    def timed_out(self) -> None:
+        """See `TimedProtocol` of `brokers.network`."""
+        self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "the keep-alive has passed")
+
+    def end(self, reason: str) -> None:
+        """Close the connection when everything that was sent has left."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._connection.close_after_sending(reason)
+            self._ended(reason)
+
+    def closed(self, reason: str) -> None:
+        """See `Protocol` of `brokers.network`."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._ended(reason)
+
+    def _ended(self, reason: str) -> None:
+        """Give the session back, and tell the hooks; once per connection."""
+        self._backlog.clear()
+        if self._inbound is not None:
+            self._inbound.close()
+        self._broker.remove_client(self, reason, is_clean=self._ends_cleanly)
+        session = self.session
+        if session is not None:
+            self._broker.spawn(self._close_session(session), "mqtt-session-close")
+
+    async def _close_session(self, session: Session) -> None:
+        try:
+            await self._broker.sessions.close(
+                session, sink=self, expiry_s=self._expiry_s, sends_will=self._sends_will
+            )
+        except StoreError as error:
+            _log.warning(
+                "mqtt_session_not_closed", client=self.client.client_id, reason=str(error)
+            )
+
+
+def _expected_size(view: memoryview) -> int:
+    """Return the size of the packet that begins here; 0: unknown."""
+    size = shift = 0
+    for index in range(1, min(5, len(view))):
+        byte = view[index]
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return 1 + index + size
+        shift += 7
+    return 0

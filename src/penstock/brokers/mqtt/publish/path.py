@@ -1,0 +1,76 @@
+"""`PublishPath`: what the publishes of all connections have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.brokers.mqtt.publish.records import RecordCodec
+from penstock.brokers.mqtt.publish.shard_writer import ShardWriter
+from penstock.brokers.mqtt.topics.creation import TopicsMaxError
+from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
+from penstock.errors import (
+    BadRequestError,
+    BusyError,
+    DiskFullError,
+    RecordTooLargeError,
+    StoreError,
+)
+from penstock.platform.clock import Clock
+from penstock.record import Offset
+
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt.deliver.message import Message
+    from penstock.brokers.mqtt.metrics import MqttMetrics
+    from penstock.brokers.mqtt.protocol.hooks import Hooks
+    from penstock.brokers.mqtt.retained.store import RetainedStore
+    from penstock.brokers.mqtt.topics.creation import TopicCreator
+    from penstock.brokers.mqtt.topics.mapping import TopicMapping
+    from penstock.settings import MqttSettings
+
+class Delivering(Protocol):
+    """Takes messages to subscribers; `Delivery` in `deliver`."""
+
+    def appended(self, shard_name: str, first: Offset, messages: Sequence[Message]) -> None: ...
+
+    def passed(self, messages: Sequence[Message]) -> None:
+        """Deliver messages that are not stored to the subscribers that are connected."""
+        ...
+
+    def has_subscribers(self, topic: str) -> bool: ...
+
+
+class PublishPath:
+    def __init__(
+        self,
+        *,
+        mapping: TopicMapping,
+        creator: TopicCreator,
+        writer: ShardWriter,
+        codec: RecordCodec,
+        retained: RetainedStore,
+        delivery: Delivering,
+        hooks: Hooks,
+        metrics: MqttMetrics,
+        clock: Clock,
+        settings: MqttSettings,
+    ) -> None:
+        self.mapping: Final = mapping
+        self.creator: Final = creator
+        self.writer: Final = writer
+        self.codec: Final = codec
+        self.retained: Final = retained
+        self.delivery: Final = delivery
+        self.hooks: Final = hooks
+        self.metrics: Final = metrics
+        self.clock: Final = clock
+        self.settings: Final = settings
+
+
+def reason_of(error: StoreError) -> int:
+    """Return the reason code of a publish that was not stored."""
+    if isinstance(error, DiskFullError | BusyError | TopicsMaxError | RecordTooLargeError):
+        return ReasonCode.QUOTA_EXCEEDED
+    if isinstance(error, BadRequestError):
+        return ReasonCode.TOPIC_NAME_INVALID
+    return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
