@@ -7,3 +7,7 @@ socket ──▶ connection ──▶ decoder ──▶ protocol: CONNECT, limit
              │        └──▶ PUBACK, PUBREC in the order of receipt        │
              └──▶ delivery: tree ─▶ sessions that are live ◀── cursors ──┘
 """
+
+from penstock.brokers.mqtt.server import MqttServer, start_server
+
+__all__ = ["MqttServer", "start_server"]

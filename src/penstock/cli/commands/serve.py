@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -15,13 +15,17 @@ from penstock.cli.descriptors import fit_connections, raise_limit
 from penstock.cli.gc_tuning import limit_gc_pauses
 from penstock.cli.output import print_line
 from penstock.cli.startup import gc_disabled
-from penstock.errors import NotAStoreError, RetryableError
+from penstock.errors import NotAStoreError, RetryableError, SetupError
 from penstock.meta.raft import StartEvent
 from penstock.platform.addresses import with_port
 from penstock.platform.log import configure_program, get_logger
 from penstock.platform.service_manager import READY, STOPPING, notify
+from penstock.remote.server.mqtt_front_end import is_asked_for
 from penstock.remote.server.node_server import Server
 from penstock.settings import Settings, load_settings, redact_setting
+
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt import MqttServer
 
 _log: Final = get_logger(__name__)
 _SIGNAL_WAIT_S: Final = 0.5
@@ -77,6 +81,9 @@ def serve(
     kafka_port: Annotated[
         int | None, typer.Option("--kafka-port", help="Port of the Kafka protocol.")
     ] = None,
+    mqtt_port: Annotated[
+        int | None, typer.Option("--mqtt-port", help="Port of the MQTT protocol.")
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -103,9 +110,15 @@ def serve(
         server__port=port,
         server__http_port=http_port,
         kafka__port=kafka_port,
+        mqtt__port=mqtt_port,
     )
     os.umask(0o077)  # for RocksDB, which creates its files with the process's mask
     if workers is not None:
+        if is_asked_for(settings.mqtt):
+            raise SetupError(
+                "MQTT clients cannot be served by several workers: leave out --workers, or the "
+                "settings of mqtt"
+            )
         from penstock.cli.commands.serve_workers import serve_options, serve_workers
 
         serve_workers(data, workers, settings, serve_options(config, host, overrides))
@@ -142,7 +155,15 @@ def _serve_node(data: str, settings: Settings) -> None:
         if as_json:
             kafka = with_port(*server.kafka.advertised) if server.kafka is not None else None
             address = f"{server.host}:{server.port}"
-            _log.info("serving", data=data, api=address, http_port=server.http_port, kafka=kafka)
+            mqtt = with_port(server.mqtt.host, server.mqtt.port) if server.mqtt else None
+            _log.info(
+                "serving",
+                data=data,
+                api=address,
+                http_port=server.http_port,
+                kafka=kafka,
+                mqtt=mqtt,
+            )
         else:
             _print_banner(server, data)
         notify(READY, f"serving {data}")
@@ -187,8 +208,17 @@ def _print_banner(server: Server, data: str) -> None:
             f'  echo "3 apples" | kcat -b {kafka} -t orders -P',
             f"  python -c \"{client}; p.produce('orders', b'3 apples'); p.flush()\"",
         ]
+    if server.mqtt is not None:
+        lines[3:3] = [f"  MQTT         {_mqtt_addresses(server.mqtt)}"]
     lines.append("Stop with Ctrl-C.")
     typer.echo("\n".join(lines))
+
+
+def _mqtt_addresses(mqtt: MqttServer) -> str:
+    address = with_port(mqtt.host, mqtt.port)
+    if mqtt.websocket_port is None:
+        return address
+    return f"{address}  and ws://{with_port(mqtt.host, mqtt.websocket_port)}/mqtt"
 
 
 def show_config(config: Config = None, overrides: Overrides = []) -> None:  # noqa: B006 - as above

@@ -1,8 +1,8 @@
 """A server: one node with the storage API and the HTTP port.
 
-Starting goes node, API, HTTP, Kafka; stopping goes the other way: other nodes of a cluster lead its
-shards first (`penstock.node.handover`), no new call is taken, those that wait for records are
-answered, the others get `GRACE_S` to end, then the node puts everything on the device.
+Starting goes node, API, HTTP, Kafka, MQTT; stopping goes the other way: other nodes of a cluster
+lead its shards first (`penstock.node.handover`), no new call is taken, those that wait for records
+are answered, the others get `GRACE_S` to end, then the node puts everything on the device.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ from penstock.remote.peers.forward_calls import ForwardCalls
 from penstock.remote.peers.shard_service import ShardService, forwarded_methods, shard_handlers
 from penstock.remote.server.call_threads import CallThreads
 from penstock.remote.server.grpc_server import THREADS_MAX, start_server, waiting_pools
+from penstock.remote.server.mqtt_front_end import serve_mqtt
 from penstock.remote.server.node_start import start_node
 from penstock.remote.server.read_budget import ReadLimits
 from penstock.settings import SERVE, ServerSettings, Settings
 
 if TYPE_CHECKING:
     from penstock.brokers.kafka import KafkaServer
+    from penstock.brokers.mqtt import MqttServer
 
 GRACE_S: Final = 10.0
 LEAVE_S: Final = 2.0
@@ -154,6 +156,7 @@ class Server:
                     live=health.live,
                 )
                 self.kafka: Final = _serve_kafka(self.node, settings)
+                self.mqtt: Final = self._serve_mqtt(settings)
                 self._is_starting = False
             except BaseException:
                 self._rpc.stop(None).wait()
@@ -245,18 +248,33 @@ class Server:
 
     def _front_ends(self) -> dict[str, str]:
         """Return what is wrong with the front ends that the settings ask for."""
-        if not self.node.settings.kafka.enabled or self._is_starting:
+        if self._is_starting:
             return {}
-        if self.kafka is None:
-            return {
-                "kafka": "kafka.enabled is set, and Kafka clients are not served: see the log; "
+        problems: dict[str, str] = {}
+        if self.kafka is None and self.node.settings.kafka.enabled:
+            problems["kafka"] = (
+                "kafka.enabled is set, and Kafka clients are not served: see the log; "
                 "install penstock[kafka], or set kafka.enabled = false"
-            }
-        return {} if self.kafka.is_serving else {"kafka": "the Kafka front end has ended"}
+            )
+        if self.kafka is not None and not self.kafka.is_serving:
+            problems["kafka"] = "the Kafka front end has ended"
+        if self.mqtt is not None and not self.mqtt.is_serving:
+            problems["mqtt"] = "the MQTT front end has ended"
+        return problems
+
+    def _serve_mqtt(self, settings: Settings) -> MqttServer | None:
+        try:
+            return serve_mqtt(self.node, settings)
+        except BaseException:
+            if self.kafka is not None:
+                self.kafka.close()
+            raise
 
     def close(self) -> None:
         """Stop; everything acknowledged is on the device when this returns."""
         self.node.hand_over()
+        if self.mqtt is not None:
+            self.mqtt.close()
         if self.kafka is not None:
             self.kafka.close()
         self._http.close()

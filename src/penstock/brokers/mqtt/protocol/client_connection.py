@@ -5,8 +5,8 @@
                              └─ AUTH              ▼ │ SUBSCRIBE, UNSUBSCRIBE, first publishes to a
                                                   busy    topic: what waits for the storage
 
-While a connection is connecting or busy, nothing is read from the client; packets that were received
-already wait in `_backlog`. Publishes need no task: see `Inbound`.
+While a connection is connecting or busy, nothing is read from the client; packets that were
+received already wait in `_backlog`. Publishes need no task: see `Inbound`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 _PINGRESP: Final = encode(PINGRESP, MQTT_5)
 _NORMAL: Final = 0x00
+_BACKLOG_MAX: Final = 10_000
+"""Packets that may wait while a client is authenticated again."""
 _CLOSED_BY_CLIENT: Final = "the client disconnected"
 
 # Why reading pauses, as bits.
@@ -74,7 +76,7 @@ class ClientConnection:
     """Implements the `Protocol` of the network, `ClientSink` of sessions and `Publisher`."""
 
     __slots__ = (
-        "_auths",
+        "_awaited_auth",
         "_backlog",
         "_broker",
         "_connection",
@@ -89,6 +91,7 @@ class ClientConnection:
         "_pauses",
         "_sends_will",
         "_tasks",
+        "authentication_method",
         "client",
         "is_observed",
         "maximum_packet_size",
@@ -105,7 +108,8 @@ class ClientConnection:
         self._backlog: deque[Packet] = deque()
         self._failure: ProtocolError | None = None
         """What was wrong after the packets of the backlog."""
-        self._auths: asyncio.Queue[Auth] | None = None
+        self._awaited_auth: asyncio.Future[Auth] | None = None
+        """An authentication waits for the next AUTH packet."""
         self._inbound: Inbound | None = None
         self._options: ConnectOptions | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,6 +121,8 @@ class ClientConnection:
         self._is_ready = False
         self.is_observed = False
         """Whether the observers know of the client."""
+        self.authentication_method: str | None = None
+        """The method of CONNECT, which holds for the whole connection."""
         self.version = 0
         """0: no CONNECT has been received."""
         self.receive_maximum = 0
@@ -130,7 +136,7 @@ class ClientConnection:
 
     def received(self, view: memoryview) -> int:
         """See `Protocol` of `brokers.network`."""
-        if self._is_ended or (self._pauses & _BUSY and self._auths is None):
+        if self._is_ended or (self._pauses & _BUSY and self._awaited_auth is None):
             return 0
         try:
             packets, consumed = self._decoder.decode(view, self.version or None)
@@ -146,49 +152,35 @@ class ClientConnection:
     def _process(self, packets: list[Packet], failure: ProtocolError | None) -> None:
         """Handle packets in their order, as far as none makes the connection busy."""
         if self._pauses & _BUSY:
-            if self._auths is None or self._is_ready:
-                self._backlog.extend(packets)
-            else:
-                self._take_auths(packets)
-            self._failure = self._failure or failure
-            if self._failure is not None and not self._is_ready:
-                self._fail(self._failure)
+            self._pass_auth(packets, failure)
             return
+        work: Coroutine[None, None, None] | None = None
+        number = 0
+        try:
+            for number, packet in enumerate(packets):  # noqa: B007 - where it stopped is used
+                work = self._handle(packet)
+                if work is not None or self._is_ended:
+                    break
+        except ProtocolError as error:
+            failure = error
         inbound = self._inbound
-        for number, packet in enumerate(packets):
-            if inbound is not None and type(packet) is Publish:
-                try:
-                    missing = inbound.accept(packet)
-                except ProtocolError as error:
-                    failure = error
-                    break
-                if missing is None:
-                    continue
-                work = self._create_topic(packet, missing)
-            else:
-                try:
-                    work = self._handle(packet)
-                except ProtocolError as error:
-                    failure = error
-                    break
-                if self._is_ended:
-                    return
-                if work is None:
-                    continue
-            if inbound is not None:
-                inbound.flush()
-            self._backlog.extend(packets[number + 1 :])
-            self._failure = failure
-            self._run_busy(work)
-            return
         if inbound is not None:
             inbound.flush()
             self._apply_rates(inbound)
-        if failure is not None:
+        if self._is_ended:
+            return
+        if work is not None:
+            self._backlog.extend(packets[number + 1 :])
+            self._failure = failure
+            self._run_busy(work)
+        elif failure is not None:
             self._fail(failure)
 
     def _handle(self, packet: Packet) -> Coroutine[None, None, None] | None:
-        """Handle a packet that is no publish; return work that makes the connection busy."""
+        """Handle a packet; return work that makes the connection busy."""
+        if type(packet) is Publish and self._inbound is not None:
+            missing = self._inbound.accept(packet)
+            return None if missing is None else self._create_topic(packet, missing)
         if isinstance(packet, Ack):
             self._acknowledge(packet)
             return None
@@ -211,30 +203,41 @@ class ClientConnection:
                 )
         return None
 
-    def _take_auths(self, packets: list[Packet]) -> None:
-        """Pass AUTH packets to the authentication that waits for them."""
+    def _pass_auth(self, packets: list[Packet], failure: ProtocolError | None) -> None:
+        """Pass AUTH to the authentication that waits for it. What else a client sends while it is
+        authenticated again waits."""
         for packet in packets:
-            if isinstance(packet, Disconnect):
+            awaited = self._awaited_auth
+            if isinstance(packet, Auth) and awaited is not None:
+                self._awaited_auth = None
+                self._connection.pause_reading()
+                if not awaited.done():
+                    awaited.set_result(packet)
+            elif isinstance(packet, Disconnect) and not self._is_ready:
                 self.end(_CLOSED_BY_CLIENT)
                 return
-            if not isinstance(packet, Auth) or self._auths is None or not self._auths.empty():
-                error = ProtocolError(
-                    ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__} is not expected here"
+            elif self._is_ready and len(self._backlog) < _BACKLOG_MAX:
+                self._backlog.append(packet)
+            else:
+                name = type(packet).__name__
+                failure = ProtocolError(
+                    ReasonCode.PROTOCOL_ERROR, f"{name} during an authentication"
                 )
-                self._fail(error)
-                return
-            self._auths.put_nowait(packet)
+                break
+        if failure is not None:
+            self._fail(failure)
 
     async def next_auth(self) -> Auth:
-        """Return the next AUTH packet of the client."""
-        if self._auths is None:
-            self._auths = asyncio.Queue()
-        self._resume(_BUSY)
-        self._pauses |= _BUSY  # reading goes on, and only AUTH is accepted
-        auth = await self._auths.get()
-        if not self._is_ended:
-            self._connection.pause_reading()
-        return auth
+        """Return the next AUTH packet of the client, for which it has as long as for CONNECT."""
+        awaited = self._awaited_auth = self._connection.loop.create_future()
+        self._connection.resume_reading()
+        timeout_s = self._broker.settings.connect_timeout_ms / 1000
+        try:
+            return await asyncio.wait_for(awaited, timeout_s)
+        except TimeoutError:
+            raise RefusedError(ReasonCode.NOT_AUTHORIZED, "AUTH did not arrive in time") from None
+        finally:
+            self._awaited_auth = None
 
     # Connecting
 
@@ -246,6 +249,8 @@ class ClientConnection:
         self.receive_maximum = options.inflight_max
         self.maximum_packet_size = options.packet_size_max
         self.topic_alias_maximum = options.topic_alias_maximum
+        if connect.properties is not None:
+            self.authentication_method = connect.properties.authentication_method
         client = self.client
         client.client_id = options.client_id
         client.username = connect.username
@@ -256,20 +261,14 @@ class ClientConnection:
     async def _open(self, connect: Connect, options: ConnectOptions) -> None:
         broker = self._broker
         try:
-            opened = await asyncio.wait_for(
-                open_session(self, broker, connect, options), broker.settings.connect_timeout_ms / 1000
-            )
+            opened = await open_session(self, broker, connect, options)
         except RefusedError as error:
             self._refuse_connect(error.reason_code, str(error))
-            return
-        except TimeoutError:
-            self._refuse_connect(ReasonCode.SERVER_BUSY, "the session was not opened in time")
             return
         except SessionTakenOverError:
             self.end("the session was taken over")
             return
         session = self.session = opened.session
-        self._auths = None
         if self._is_ended:
             await self._close_session(session)
             return
@@ -529,9 +528,7 @@ class ClientConnection:
                 session, sink=self, expiry_s=self._expiry_s, sends_will=self._sends_will
             )
         except StoreError as error:
-            _log.warning(
-                "mqtt_session_not_closed", client=self.client.client_id, reason=str(error)
-            )
+            _log.warning("mqtt_session_not_closed", client=self.client.client_id, reason=str(error))
 
 
 def _expected_size(view: memoryview) -> int:

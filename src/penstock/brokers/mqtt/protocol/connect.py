@@ -1,9 +1,9 @@
 """CONNECT: the checks that need no connection, and what CONNACK says.
 
-    version   empty client id   clean start   answer
-    3.1       any               any           refused with 2: the client id has 1 character at least
-    3.1.1     yes               0             refused with 2
-    others    yes               any           an assigned id; MQTT 5 clients are told it
+version   empty client id   clean start   answer
+3.1       any               any           refused with 2: the client id has 1 character at least
+3.1.1     yes               0             refused with 2
+others    yes               any           an assigned id; MQTT 5 clients are told it
 """
 
 from __future__ import annotations

@@ -112,9 +112,7 @@ async def run_exchange(
         answer = await connection.next_auth()
         given = answer.properties
         if given is None or given.authentication_method != method:
-            raise RefusedError(
-                ReasonCode.PROTOCOL_ERROR, "AUTH has another authentication method"
-            )
+            raise RefusedError(ReasonCode.PROTOCOL_ERROR, "AUTH has another authentication method")
         data = given.authentication_data
 
 

@@ -54,7 +54,9 @@ def check_request(
     topic_filter = request.filter
     if hooks.rewriter.is_active:
         topic_filter = rewrite(topic_filter, client, hooks)
-    prefix = next((prefix for prefix in hooks.filter_handlers if topic_filter.startswith(prefix)), "")
+    prefix = next(
+        (prefix for prefix in hooks.filter_handlers if topic_filter.startswith(prefix)), ""
+    )
     inner = inner_filter(topic_filter.removeprefix(prefix))
     if not client.is_superuser and not hooks.authorizer.allows(
         client, Action.SUBSCRIBE, inner, request.qos, False

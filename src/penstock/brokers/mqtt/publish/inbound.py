@@ -212,9 +212,7 @@ class Inbound:
         expires_at_ms = None
         if publish.properties is not None:
             expires_at_ms = expiry_of(publish, path.clock.now_ms())
-        message = path.codec.message(
-            publish, expires_at_ms=expires_at_ms, publisher=session.number
-        )
+        message = path.codec.message(publish, expires_at_ms=expires_at_ms, publisher=session.number)
         if retained is not None and not path.retained.has_room(message):
             self.refuse(publish, ReasonCode.QUOTA_EXCEEDED)
             return
@@ -327,24 +325,32 @@ class Inbound:
         self.waiting_size -= append.size
         retaining: dict[str, Append] = {}
         for token, outcome in zip(append.tokens, outcomes, strict=True):
-            is_stored = isinstance(outcome, int)
-            reason = 0 if is_stored else self._reason_of(outcome)
-            if token is None:
-                continue
-            ack = token.ack if isinstance(token, _Retaining) else token
-            if isinstance(ack, PendingAck):
-                if is_stored and ack.kind is PacketType.PUBREC and append.messages:
-                    self._session.mark_stored(ack.packet_id, append.mapped.shard_name, outcome)
-                if not is_stored or not isinstance(token, _Retaining):
+            if isinstance(outcome, StoreError):
+                reason = self._reason_of(outcome)
+                ack = token.ack if isinstance(token, _Retaining) else token
+                if isinstance(ack, PendingAck):
                     self._complete(ack, reason)
-            if is_stored and isinstance(token, _Retaining):
-                self._retain(token, retaining)
+            elif token is not None:
+                self._stored(append, token, outcome, retaining)
         for following in retaining.values():
             self.waiting_size += following.size
             self._path.writer.write(following)
         if not self._is_flushing:
             self._publisher.hold_back(self.waiting_size)
             self._send_acks()
+
+    def _stored(
+        self, append: Append, token: object, offset: int, retaining: dict[str, Append]
+    ) -> None:
+        """A record was stored; its retained message, if it has one, follows."""
+        ack = token.ack if isinstance(token, _Retaining) else token
+        if isinstance(ack, PendingAck):
+            if ack.kind is PacketType.PUBREC and append.messages:
+                self._session.mark_stored(ack.packet_id, append.mapped.shard_name, offset)
+            if ack is token:
+                self._complete(ack, 0)
+        if isinstance(token, _Retaining):
+            self._retain(token, retaining)
 
     def _retain(self, token: _Retaining, appends: dict[str, Append]) -> None:
         record = self._path.retained.put(token.message, token.record)
@@ -359,9 +365,7 @@ class Inbound:
     def _reason_of(self, error: StoreError) -> int:
         reason = reason_of(error)
         self._path.metrics.count_refused(reason)
-        _log.warning(
-            "mqtt_publish_not_stored", client=self._client.client_id, reason=str(error)
-        )
+        _log.warning("mqtt_publish_not_stored", client=self._client.client_id, reason=str(error))
         return reason
 
     # Acknowledging
@@ -389,9 +393,7 @@ class Inbound:
                 self._publisher.send(encode_acks(kind, ids))
                 ids = []
             if ack.reason_code and is_new:
-                self._publisher.send(
-                    encode(Ack(ack.kind, ack.packet_id, ack.reason_code), MQTT_5)
-                )
+                self._publisher.send(encode(Ack(ack.kind, ack.packet_id, ack.reason_code), MQTT_5))
             else:
                 kind = ack.kind
                 ids.append(ack.packet_id)

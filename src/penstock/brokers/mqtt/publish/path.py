@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.brokers.mqtt.publish.records import RecordCodec
-from penstock.brokers.mqtt.publish.shard_writer import ShardWriter
+from penstock.brokers.mqtt.publish.shard_writer import Following, ShardWriter
 from penstock.brokers.mqtt.topics.creation import TopicsMaxError
 from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
 from penstock.errors import (
@@ -17,7 +18,6 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.platform.clock import Clock
-from penstock.record import Offset
 
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.message import Message
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from penstock.brokers.mqtt.topics.mapping import TopicMapping
     from penstock.settings import MqttSettings
 
-class Delivering(Protocol):
-    """Takes messages to subscribers; `Delivery` in `deliver`."""
 
-    def appended(self, shard_name: str, first: Offset, messages: Sequence[Message]) -> None: ...
+class Delivering(Following, Protocol):
+    """Takes messages to subscribers; `Delivery` in `deliver`."""
 
     def passed(self, messages: Sequence[Message]) -> None:
         """Deliver messages that are not stored to the subscribers that are connected."""
@@ -40,31 +39,18 @@ class Delivering(Protocol):
     def has_subscribers(self, topic: str) -> bool: ...
 
 
+@dataclass(slots=True, kw_only=True)
 class PublishPath:
-    def __init__(
-        self,
-        *,
-        mapping: TopicMapping,
-        creator: TopicCreator,
-        writer: ShardWriter,
-        codec: RecordCodec,
-        retained: RetainedStore,
-        delivery: Delivering,
-        hooks: Hooks,
-        metrics: MqttMetrics,
-        clock: Clock,
-        settings: MqttSettings,
-    ) -> None:
-        self.mapping: Final = mapping
-        self.creator: Final = creator
-        self.writer: Final = writer
-        self.codec: Final = codec
-        self.retained: Final = retained
-        self.delivery: Final = delivery
-        self.hooks: Final = hooks
-        self.metrics: Final = metrics
-        self.clock: Final = clock
-        self.settings: Final = settings
+    mapping: TopicMapping
+    creator: TopicCreator
+    writer: ShardWriter
+    codec: RecordCodec
+    retained: RetainedStore
+    delivery: Delivering
+    hooks: Hooks
+    metrics: MqttMetrics
+    clock: Clock
+    settings: MqttSettings
 
 
 def reason_of(error: StoreError) -> int:

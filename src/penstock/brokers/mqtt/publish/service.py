@@ -1,4 +1,4 @@
-"""`PublishService`: publishes of the node itself: wills, delayed messages, bridges, system topics."""
+"""`PublishService`: publishes of the node itself: wills, delayed messages, bridges."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.adapter import StorageDriverManager
 from penstock.adapter.topics.routes import TopicRoute
@@ -31,7 +31,18 @@ TOGETHER_SIZE_MAX: Final = 4 << 20
 Outcome = int | StoreError
 """The offset of a record, or why it was not stored."""
 Done = Callable[["Append", Sequence[Outcome]], None]
-Appended = Callable[[str, Offset, Sequence[Message]], None]
+
+
+class Following(Protocol):
+    """Takes messages that were stored to their subscribers; `Delivery` in `deliver`."""
+
+    def expect(self, shard_name: str) -> None:
+        """An append runs in the pool; one of the other two calls follows."""
+        ...
+
+    def appended(self, shard_name: str, first: Offset, messages: Sequence[Message]) -> None: ...
+
+    def append_failed(self, shard_name: str) -> None: ...
 
 
 class Append:
@@ -57,12 +68,11 @@ class ShardWriter:
         self,
         drivers: StorageDriverManager,
         spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
-        appended: Appended,
+        delivery: Following,
     ) -> None:
-        """`appended` delivers messages that were stored: shard, first offset, messages."""
         self._drivers: Final = drivers
         self._spawn: Final = spawn
-        self._appended: Final = appended
+        self._delivery: Final = delivery
         self._queues: Final[dict[str, deque[Append]]] = {}
         """By shard: what waits for the call in the pool; a shard without one is not in here."""
         self.waiting_size = 0
@@ -95,7 +105,7 @@ class ShardWriter:
         except StoreError as error:
             return [error] * len(records)
         if append.messages:
-            self._appended(mapped.shard_name, written.first, append.messages)
+            self._delivery.appended(mapped.shard_name, written.first, append.messages)
         return written.offsets
 
     async def _drain(self, shard_name: str, queue: deque[Append]) -> None:
@@ -119,6 +129,10 @@ class ShardWriter:
         route = together[0].mapped.route
         assert route is not None, "a topic without a route is created first"
         driver = route.driver
+        messages = [message for append in together for message in append.messages]
+        if messages:
+            self._delivery.expect(shard_name)
+        written: Written | None = None
         try:
             written = await self._drivers.run_blocking(
                 lambda: driver.batch_write(shard_name, records)
@@ -129,11 +143,14 @@ class ShardWriter:
             return [await self._write_singly(shard_name, append) for append in together]
         except StoreError as error:
             return [[error] * len(append.records) for append in together]
+        finally:
+            if messages and written is None:
+                self._delivery.append_failed(shard_name)
         first = written.first
+        if messages:
+            self._delivery.appended(shard_name, first, messages)
         outcomes: list[Sequence[Outcome]] = []
         for append in together:
-            if append.messages:
-                self._appended(shard_name, first, append.messages)
             outcomes.append(range(first, first + len(append.records)))
             first = Offset(first + len(append.records))
         return outcomes
@@ -152,7 +169,9 @@ class ShardWriter:
                 continue
             outcomes.append(outcome.first)
             if append.messages:
-                self._appended(shard_name, outcome.first, [append.messages[number]])
+                # Without `expect`: delivery may have read it from the log already.
+                message = append.messages[number]
+                self._delivery.appended(shard_name, outcome.first, [message])
         return outcomes
 
 
