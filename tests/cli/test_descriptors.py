@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from penstock.cli.descriptors import CONNECTIONS_MIN, RESERVE_MAX, fit_connections, raise_limit
-from penstock.settings import SERVE
+from penstock.settings import SERVE, merge_settings
 
 
 def test_the_soft_limit_becomes_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,10 +32,16 @@ def test_a_system_that_refuses_leaves_the_limit_as_it_is(monkeypatch: pytest.Mon
     [
         (None, SERVE.kafka.connections_max),
         (1 << 20, SERVE.kafka.connections_max),
-        (20_000, 20_000 - RESERVE_MAX),
-        (1_024, 512),
+        (20_000, (20_000 - RESERVE_MAX) // 2),
+        (1_024, 256),
         (10, CONNECTIONS_MIN),
     ],
 )
 def test_connections_leave_descriptors_for_files(limit: int | None, connections: int) -> None:
-    assert fit_connections(SERVE, limit).kafka.connections_max == connections
+    fitted = fit_connections(SERVE, limit)
+    assert fitted.kafka.connections_max == fitted.mqtt.connections_max == connections
+
+
+def test_a_front_end_that_is_not_served_leaves_its_descriptors_to_the_other_one() -> None:
+    settings = merge_settings(SERVE, {"mqtt": {"enabled": False}})
+    assert fit_connections(settings, 20_000).kafka.connections_max == 20_000 - RESERVE_MAX

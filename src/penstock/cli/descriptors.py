@@ -41,12 +41,16 @@ def raise_limit() -> int | None:
 
 
 def fit_connections(settings: Settings, limit: int | None) -> Settings:
-    """Return settings with `kafka.connections_max` lowered so that files have descriptors left."""
+    """Return settings with `connections_max` of the front ends lowered so that files have
+    descriptors left. Front ends that are served get the same number."""
     if limit is None:
         return settings
     reserve = min(RESERVE_MAX, limit // 2)
-    asked = settings.kafka.connections_max
-    connections = min(asked, max(CONNECTIONS_MIN, limit - reserve))
+    kafka, mqtt = settings.kafka, settings.mqtt
+    shares = kafka.enabled + (mqtt.enabled and not settings.node.peers)
+    share = max(CONNECTIONS_MIN, (limit - reserve) // max(shares, 1))
+    asked = max(kafka.connections_max, mqtt.connections_max)
+    connections = min(asked, share)
     if connections < asked:
         _log.warning(
             "connections_fitted",
@@ -58,4 +62,8 @@ def fit_connections(settings: Settings, limit: int | None) -> Settings:
         )
     else:
         _log.info("descriptors", limit=limit, kept_for_files=reserve, connections_max=connections)
-    return replace(settings, kafka=replace(settings.kafka, connections_max=connections))
+    return replace(
+        settings,
+        kafka=replace(kafka, connections_max=min(kafka.connections_max, share)),
+        mqtt=replace(mqtt, connections_max=min(mqtt.connections_max, share)),
+    )

@@ -82,9 +82,7 @@ class MqttBroker:
             drivers, self.mapping, clock, mqtt.topics_created_per_minute, self.namespace
         )
         self.retained: Final = RetainedStore(drivers, self.codec, clock, mqtt, self.namespace)
-        self.session_service: Final = SessionService(
-            drivers, self.mapping, self.codec, clock, mqtt
-        )
+        self.session_service: Final = SessionService(drivers, self.mapping, self.codec, clock, mqtt)
         self.sessions: Final = self.session_service.registry
         self.delivery: Final = self.session_service.delivery
         self.writer: Final = ShardWriter(drivers, self.spawn, self.delivery)
