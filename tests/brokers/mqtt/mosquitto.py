@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import socket
@@ -25,9 +26,11 @@ class Mosquitto:
         [self.port] = free_ports(1)
         self._file = directory / "mosquitto.conf"
         stored = f"persistence true\npersistence_location {directory}/\n" if is_persistent else ""
-        self._file.write_text(
-            f"listener {self.port} 127.0.0.1\nallow_anonymous true\n{stored}{config}\n", "utf-8"
-        )
+        # As root it would become another user, who cannot write here.
+        user = f"user {getpass.getuser()}"
+        lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", user]
+        lines += ["max_queued_messages 0", stored, config, ""]
+        self._file.write_text("\n".join(lines), "utf-8")
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -1,0 +1,1 @@
+"""Bridges to other brokers: `relay` passes packets on, `bridge` keeps both sides connected."""
