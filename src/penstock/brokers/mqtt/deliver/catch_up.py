@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.brokers.mqtt.deliver.encoding import encode_parts, with_dup
+from penstock.brokers.mqtt.deliver.encoding import MQTT_5, encode_run, encoding_class
 from penstock.brokers.mqtt.deliver.window import ID_BYTES, NOT_LOADED, Window
 from penstock.brokers.mqtt.subscriptions.filters import matches
 from penstock.brokers.mqtt.subscriptions.interface import Match, match_of
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.cursor import Cursor
     from penstock.brokers.mqtt.deliver.message import Message
     from penstock.brokers.mqtt.deliver.outgoing import Outgoing
+    from penstock.brokers.mqtt.deliver.pages import Page
     from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
     from penstock.brokers.mqtt.sessions.sink import ClientSink
 
@@ -29,9 +30,9 @@ _PUBREL: Final = b"\x62\x02"
 
 
 class Pump:
-    """One call of `pump`: collects packets, and knows how much room is left."""
+    """One call of `pump`, and how much it may still send."""
 
-    __slots__ = ("left", "now_ms", "room", "sink", "to", "window")
+    __slots__ = ("left", "now_ms", "sink", "to", "window")
 
     def __init__(self, to: Outgoing, sink: ClientSink) -> None:
         self.to: Final = to
@@ -39,139 +40,136 @@ class Pump:
         if to.window is None:
             to.window = Window()
         self.window: Final[Window] = to.window
-        self.room = sink.receive_maximum - to.window.size
         self.left = MESSAGES_PER_PUMP
         self.now_ms: Final = to.context.now_ms()
 
-    def can_send(self, qos: int) -> bool:
-        if self.left <= 0:
-            return False
-        return qos == 0 or self.room > 0
+    @property
+    def room(self) -> int:
+        """How many messages of QoS 1 and 2 may be sent."""
+        return min(self.left, self.sink.receive_maximum - self.window.size)
 
-    def is_blocked(self) -> bool:
-        """Say whether the output is too long."""
-        return self.sink.unsent > self.to.context.unsent_max
+    def has_room(self, qos: int) -> bool:
+        return self.left > 0 and (qos == 0 or self.room > 0)
 
-    def send(
-        self,
-        message: Message,
-        match: Match,
-        qos: int,
-        *,
-        packet_id: int = 0,
-        is_dup: bool = False,
-        is_retained: bool = False,
-    ) -> None:
-        """Send one message; with `packet_id`: again. It may be dropped."""
+    def send_kept(
+        self, message: Message, match: Match, qos: int, *, again_with: int = 0, is_retained: bool
+    ) -> bool:
+        """Send one retained message, or one in flight again with its packet id. Return False when
+        it is too large for the client."""
         to, sink = self.to, self.sink
         self.left -= 1
-        is_expired = message.expires_at_ms is not None and message.expires_at_ms <= self.now_ms
-        if is_expired and not packet_id:
-            to.context.counts.dropped_expired += 1
-            return
-        encoding = match.encoding(sink.version, qos)
-        head, rest = encode_parts(message, encoding, self.now_ms, is_retained=is_retained)
-        if len(head) + len(rest) + (2 if qos else 0) > sink.maximum_packet_size:
+        is_5 = sink.version == MQTT_5
+        encoding = encoding_class(
+            qos,
+            match.identifiers if is_5 else (),
+            is_5=is_5,
+            retain_as_published=is_retained or match.retain_as_published,
+        )
+        # A message in flight is sent again even if it has expired meanwhile.
+        now_ms = self.now_ms
+        if again_with and message.expires_at_ms is not None:
+            now_ms = min(now_ms, message.expires_at_ms - 1)
+        encoded = encode_run([message], encoding, now_ms)
+        packet_id = again_with or (self.window.peek_id() if qos else 0)
+        packet = encoded.packet(0, packet_id, bool(again_with))
+        if len(packet) > sink.maximum_packet_size:
             to.context.counts.dropped_large += 1
-            if packet_id:
-                self.window.in_flight.pop(packet_id, None)
-            return
-        if qos == 0:
+            return False
+        if not packet:
+            to.context.counts.dropped_expired += 1
+        elif qos == 0:
             to.context.counts.sent_qos0 += 1
-            sink.send(head + rest)
-            return
-        self.room -= 1
-        if not packet_id:
-            packet_id = self.window.next_id()
-            tail = None if is_retained else message.shard
-            kept = message if is_retained else None
-            self.window.in_flight[packet_id] = (tail, message.offset, qos, kept)
-        if is_dup:
-            head = with_dup(head)
-            to.context.counts.resent += 1
-        to.send_packets([head, ID_BYTES[packet_id], rest], qos, message)
+            sink.send(packet)
+        else:
+            to.context.counts.resent += bool(again_with)
+            if not again_with:
+                self.window.next_id()
+            to.send_one(packet, qos, message, packet_id, is_retained=is_retained)
+        return True
 
 
 def pump(to: Outgoing, sink: ClientSink) -> None:
     """Send what waits for one subscriber."""
     turn = Pump(to, sink)
-    if turn.is_blocked():
+    if sink.unsent > to.context.unsent_max:
         to.context.pump_later(to)
         return
     if to.sends_releases:
         to.sends_releases = False
         for packet_id in turn.window.released:
             sink.send(_PUBREL + ID_BYTES[packet_id])
-    if turn.window.resend and not _resend(turn):
-        return
-    if to.retained is not None:
+    _resend(turn)
+    if not turn.window.resend:
         _send_retained(turn)
-    if to.behind:
-        for tail, cursor in list(to.behind.items()):
-            _catch_up(turn, tail, cursor)
-        if not to.behind:
-            to.behind = None
+        _catch_up_all(turn)
     if turn.left <= 0:
         to.context.request_pump(to)
 
 
-def _resend(turn: Pump) -> bool:
-    """Send what is in flight again; return whether all of it was."""
+def _resend(turn: Pump) -> None:
+    """Send what is in flight again, as far as that is possible now."""
     to, window = turn.to, turn.window
-    while window.resend:
+    while window.resend and turn.room > 0:
         packet_id = window.resend[-1]
         tail, offset, qos, message = window.in_flight[packet_id]
-        if turn.room <= 0 or turn.left <= 0:
-            if turn.left <= 0:
-                to.context.request_pump(to)
-            return False
         if tail is not None:
             page = to.context.find_page(tail, offset)
             if page is None and not tail.is_gone:
                 to.context.read_page(tail, offset, to)
-                return False
+                return
             message = None if page is None else page.message_at(offset)
         elif message is not None and message.offset == NOT_LOADED:
             if not to.context.has_retained():
                 to.context.pump_later(to)
-                return False
+                return
             message = to.context.find_retained(message.topic)
-            if message is not None:
-                window.in_flight[packet_id] = (None, message.offset, qos, message)
         window.resend.pop()
         if message is None:
             del window.in_flight[packet_id]
             to.context.counts.dropped_gone += 1
             continue
         match = match_at(to, message) or Match(qos)
-        turn.send(message, match, qos, packet_id=packet_id, is_dup=True, is_retained=tail is None)
-    return True
+        is_retained = tail is None
+        if not turn.send_kept(message, match, qos, again_with=packet_id, is_retained=is_retained):
+            del window.in_flight[packet_id]
 
 
 def _send_retained(turn: Pump) -> None:
     to = turn.to
     queue = to.retained
-    assert queue is not None
+    if queue is None:
+        return
     while queue.messages:
         message, match = queue.messages[0]
         qos = min(message.qos, match.qos)
-        if not turn.can_send(qos):
+        if not turn.has_room(qos):
             return
         queue.messages.popleft()
-        turn.send(message, match, qos, is_retained=True)
+        turn.send_kept(message, match, qos, is_retained=True)
     if queue.is_complete:
         to.retained = None
     else:
         to.context.load_retained(to)
 
 
+def _catch_up_all(turn: Pump) -> None:
+    behind = turn.to.behind
+    if behind is None:
+        return
+    for tail, cursor in list(behind.items()):
+        _catch_up(turn, tail, cursor)
+    if not behind:
+        turn.to.behind = None
+
+
 def _catch_up(turn: Pump, tail: ShardTail, cursor: Cursor) -> None:
+    """Send messages from the log until the subscriber is live in the shard, or has to wait."""
     to = turn.to
     context = to.context
     behind = to.behind
-    assert behind is not None
+    assert behind is not None, "the caller has looked"
     while cursor.next < tail.known_end and not tail.is_gone:
-        if turn.left <= 0 or turn.room <= 0:
+        if turn.room <= 0:
             return
         page = context.find_page(tail, cursor.next)
         if page is None:
@@ -180,57 +178,82 @@ def _catch_up(turn: Pump, tail: ShardTail, cursor: Cursor) -> None:
                 context.read_page(tail, cursor.next, to)
             return
         cursor.is_waiting = False
-        if not _send_page(turn, tail, cursor, page.messages, page.index_of(cursor.next)):
-            return
-        cursor.next = max(cursor.next, min(page.end, tail.known_end))
+        if _send_page(turn, tail, cursor, page):
+            cursor.next = max(cursor.next, min(page.end, tail.known_end))
     del behind[tail]
     _drop_starts(to, tail)
 
 
-def _send_page(
-    turn: Pump, tail: ShardTail, cursor: Cursor, messages: list[Message], index: int
-) -> bool:
+def _send_page(turn: Pump, tail: ShardTail, cursor: Cursor, page: Page) -> bool:
     """Send messages of a page; return whether the cursor has passed all of them."""
     to = turn.to
-    window = turn.window
     end = tail.known_end
-    for position in range(index, len(messages)):
+    batch: list[Message] = []
+    batch_match: Match | None = None
+    batch_qos = 0
+    messages = page.messages
+    for position in range(page.index_of(cursor.next), len(messages)):
         message = messages[position]
-        offset = message.offset
-        if offset >= end:
-            cursor.next = end
-            return True
-        if offset < cursor.next:
+        if message.offset >= end:
+            break
+        if message.offset < cursor.next:
             continue  # not wanted
         match = match_at(to, message)
-        if match is not None and not (match.no_local and message.publisher == to.number):
-            qos = min(message.qos, match.qos)
-            is_wanted = cursor.has_qos0 if qos == 0 else True
-            if qos == 2 and offset < window.sent_ends.get(tail, 0):
-                is_wanted = False  # was sent: it is in flight, or acknowledged
-            if is_wanted:
-                if not turn.can_send(qos):
-                    cursor.next = offset
-                    return False
-                turn.send(message, match, qos, is_dup=qos == 1 and offset < cursor.dup_until)
-        cursor.move_past(offset)
+        qos = _wanted_qos(turn, cursor, message, match)
+        if match is not None and qos >= 0:
+            if batch and (match is not batch_match or qos != batch_qos):
+                _send_batch(turn, cursor, batch, batch_match, batch_qos)
+                batch = []
+            limit = turn.room if qos else turn.left
+            if len(batch) >= limit:
+                _send_batch(turn, cursor, batch, batch_match, batch_qos)
+                cursor.next = message.offset
+                return False
+            batch.append(message)
+            batch_match, batch_qos = match, qos
+        cursor.move_past(message.offset)
+    _send_batch(turn, cursor, batch, batch_match, batch_qos)
     return True
+
+
+def _wanted_qos(turn: Pump, cursor: Cursor, message: Message, match: Match | None) -> int:
+    """Return with which QoS a message is sent; -1: it is not."""
+    if match is None or (match.no_local and message.publisher == turn.to.number):
+        return -1
+    qos = min(message.qos, match.qos)
+    if qos == 0 and not cursor.has_qos0:
+        return -1  # was delivered live, or missed
+    tail = message.shard
+    if qos == 2 and tail is not None and message.offset < turn.window.sent_ends.get(tail, 0):
+        return -1  # was sent: it is in flight, or acknowledged
+    return qos
+
+
+def _send_batch(
+    turn: Pump, cursor: Cursor, batch: list[Message], match: Match | None, qos: int
+) -> None:
+    """Send messages that the window has room for."""
+    if not batch or match is None:
+        return
+    to, sink = turn.to, turn.sink
+    encoded = encode_run(batch, match.encoding(sink.version, qos), turn.now_ms)
+    if qos == 0:
+        to.send_qos0(sink, batch, encoded, match)
+    else:
+        is_dup = qos == 1 and batch[0].offset < cursor.dup_until
+        to.send_acknowledged(sink, batch, encoded, match, qos, len(batch), is_dup=is_dup)
+    turn.left -= len(batch)
 
 
 def match_at(to: Outgoing, message: Message) -> Match | None:
     """Return what the subscriptions that were there before the message ask for."""
     tail = message.shard
-    starts = to.has_starts and tail is not None
-    if not starts:
+    if tail is None or not to.has_starts:
         return to.context.route(message.topic).match_of(to)
     found = [
         subscription
         for subscription in to.subscriptions.values()
-        if (
-            subscription.since is None
-            or tail is None
-            or message.offset >= subscription.since.get(tail, 0)
-        )
+        if (subscription.since is None or message.offset >= subscription.since.get(tail, 0))
         and matches(subscription.inner, message.topic)
     ]
     return match_of(found) if found else None

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.brokers.mqtt.deliver.cursor import Cursor, Hint
-from penstock.brokers.mqtt.deliver.window import ID_BYTES, Window
+from penstock.brokers.mqtt.deliver.window import Window
 
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.context import DeliveryContext
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
     from penstock.brokers.mqtt.sessions.sink import ClientSink
     from penstock.brokers.mqtt.subscriptions.interface import Match, Subscription
+    from penstock.brokers.mqtt.wire.codec import EncodedRun
 
 
 class Outgoing:
@@ -87,84 +88,153 @@ class Outgoing:
             cursor = self.behind.get(run.tail)
             if cursor is not None and cursor.has_qos0:
                 return
-        counts = context.counts
         if sink.unsent > context.unsent_max:
-            counts.dropped_slow += len(run.messages)
+            context.counts.dropped_slow += len(run.messages)
             return
         encoded = run.encoded(match.encoding(sink.version, 0))
+        self.send_qos0(sink, run.messages, encoded, match)
+
+    def send_qos0(
+        self, sink: ClientSink, messages: list[Message], encoded: EncodedRun, match: Match
+    ) -> None:
+        """Send all messages of a run."""
+        counts = self.context.counts
         if not match.no_local and encoded.largest <= sink.maximum_packet_size:
-            if encoded.joined:
-                sink.send(encoded.joined)
-            counts.sent_qos0 += len(run.messages)
+            packets = encoded.joined
+            if packets:
+                sink.send(packets)
+            counts.sent_qos0 += len(messages)
             return
-        for message, part in zip(run.messages, encoded.parts, strict=True):
-            if part is None or (match.no_local and message.publisher == self.number):
+        for index, message in enumerate(messages):
+            if match.no_local and message.publisher == self.number:
                 continue
-            packet = part[0] + part[1]
+            packet = encoded.packet(index, 0)
             if len(packet) > sink.maximum_packet_size:
                 counts.dropped_large += 1
-                continue
-            sink.send(packet)
-            counts.sent_qos0 += 1
+            elif packet:
+                sink.send(packet)
+                counts.sent_qos0 += 1
 
     def _deliver_acknowledged(self, run: Run, match: Match, qos: int, sink: ClientSink) -> None:
         tail = run.tail
         assert tail is not None, "messages that are not stored have QoS 0"
-        behind = self.behind
-        if behind is not None and tail in behind:
+        if self.behind is not None and tail in self.behind:
             return
         window = self.window
         if window is None:
             window = self.window = Window()
-        context = self.context
         room = sink.receive_maximum - window.size
-        if window.resend or sink.unsent > context.unsent_max:
+        if window.resend or sink.unsent > self.context.unsent_max:
             room = 0
+        messages = run.messages
         encoded = run.encoded(match.encoding(sink.version, qos))
-        size_max = sink.maximum_packet_size if encoded.largest > sink.maximum_packet_size else 0
-        in_flight = window.in_flight
-        packets: list[bytes] = []
-        for message, part in zip(run.messages, encoded.parts, strict=True):
-            if part is None or (match.no_local and message.publisher == self.number):
-                continue
-            if room <= 0:
-                self._fall_behind(tail, message.offset)
-                break
-            head, rest = part
-            if size_max and len(head) + 2 + len(rest) > size_max:
-                context.counts.dropped_large += 1
-                continue
-            room -= 1
-            packet_id = window.next_id()
-            in_flight[packet_id] = (tail, message.offset, qos, None)
-            packets += (head, ID_BYTES[packet_id], rest)
-        if packets:
-            self._send(packets, qos, tail, in_flight[window.last_id][1] + 1)
+        sent = self.send_acknowledged(sink, messages, encoded, match, qos, room)
+        if sent < len(messages):
+            self._fall_behind(tail, messages[sent].offset)
 
-    def _send(self, packets: list[bytes], qos: int, tail: ShardTail | None, end: int) -> None:
-        """Send packets of QoS 1 or 2, each of three parts. Those of QoS 2 that must be delivered
-        exactly once wait until their row is stored."""
+    def send_acknowledged(
+        self,
+        sink: ClientSink,
+        messages: list[Message],
+        encoded: EncodedRun,
+        match: Match,
+        qos: int,
+        room: int,
+        *,
+        is_dup: bool = False,
+    ) -> int:
+        """Send messages of QoS 1 or 2 of one shard, as far as the window has room; return how many
+        need not be sent again: they were sent, or dropped for good."""
+        window = self.window
+        assert window is not None, "the caller has made it"
+        count = min(room, len(messages))
+        if count <= 0:
+            return 0
+        is_plain = not (is_dup or match.no_local or encoded.has_expired)
+        ids = range(window.last_id + 1, window.last_id + 1 + count)
+        if not is_plain or encoded.largest > sink.maximum_packet_size or not window.are_free(ids):
+            return self._send_singly(sink, messages, encoded, match, qos, room, is_dup=is_dup)
+        in_flight = window.in_flight
+        tail = messages[0].shard
+        for packet_id, message in zip(ids, messages, strict=False):
+            in_flight[packet_id] = (tail, message.offset, qos, None)
+        packets = encoded.stamped(0, count, window.last_id)
+        window.last_id += count
+        self._send(packets, qos, count, messages[count - 1])
+        return count
+
+    def _send_singly(
+        self,
+        sink: ClientSink,
+        messages: list[Message],
+        encoded: EncodedRun,
+        match: Match,
+        qos: int,
+        room: int,
+        *,
+        is_dup: bool,
+    ) -> int:
+        window = self.window
+        assert window is not None, "the caller has made it"
+        counts = self.context.counts
+        packets: list[bytes] = []
+        last: Message | None = None
+        done = 0
+        for index, message in enumerate(messages):
+            if match.no_local and message.publisher == self.number:
+                done += 1
+                continue
+            if room <= len(packets):
+                break
+            done += 1
+            packet = encoded.packet(index, window.peek_id(), is_dup)
+            if not packet:
+                counts.dropped_expired += 1
+            elif len(packet) > sink.maximum_packet_size:
+                counts.dropped_large += 1
+            else:
+                window.in_flight[window.next_id()] = (message.shard, message.offset, qos, None)
+                packets.append(packet)
+                last = message
+        if last is not None:
+            counts.resent += len(packets) * is_dup
+            self._send(b"".join(packets), qos, len(packets), last)
+        return done
+
+    def _send(self, packets: bytes, qos: int, count: int, last: Message | None) -> None:
+        """Send packets of QoS 1 or 2. Those of QoS 2 that must be delivered exactly once wait until
+        their row is stored."""
         context = self.context
         sink = self.sink
-        assert sink is not None
+        assert sink is not None, "only connected subscribers are sent packets"
         if qos == 1:
-            context.counts.sent_qos1 += len(packets) // 3
-            sink.send(b"".join(packets))
+            context.counts.sent_qos1 += count
+            sink.send(packets)
         else:
-            context.counts.sent_qos2 += len(packets) // 3
-            if self.is_persistent:
-                if tail is not None and self.window is not None:
-                    ends = self.window.sent_ends
-                    ends[tail] = max(end, ends.get(tail, 0))
-                self.hold(b"".join(packets))
+            context.counts.sent_qos2 += count
+            if not self.is_persistent:
+                sink.send(packets)
             else:
-                sink.send(b"".join(packets))
+                tail = None if last is None else last.shard
+                if last is not None and tail is not None and self.window is not None:
+                    ends = self.window.sent_ends
+                    ends[tail] = max(last.offset + 1, ends.get(tail, 0))
+                self.hold(packets)
         if self.is_persistent and not self.position_is_dirty:
             context.position_changed(self)
 
-    def send_packets(self, packets: list[bytes], qos: int, message: Message) -> None:
-        """Send the packet of one message of QoS 1 or 2."""
-        self._send(packets, qos, message.shard if message.offset >= 0 else None, message.offset + 1)
+    def send_one(
+        self, packet: bytes, qos: int, message: Message, packet_id: int, *, is_retained: bool
+    ) -> None:
+        """Send one packet of QoS 1 or 2 that has its packet id, and keep it in flight. A retained
+        message is kept itself."""
+        window = self.window
+        assert window is not None, "the caller has made it"
+        if is_retained:
+            window.in_flight[packet_id] = (None, message.offset, qos, message)
+        else:
+            window.in_flight[packet_id] = (message.shard, message.offset, qos, None)
+        self._send(packet, qos, 1, None if is_retained else message)
 
     def hold(self, data: bytes) -> None:
         """Send packets when the row of QoS 2 deliveries is stored."""

@@ -43,13 +43,25 @@ class Window:
     def is_empty(self) -> bool:
         return not (self.in_flight or self.released)
 
-    def next_id(self) -> int:
-        """Return a packet id that is not in use."""
+    def are_free(self, ids: range) -> bool:
+        """Say whether packet ids are valid and not in use."""
+        if ids[-1] > PACKET_IDS:
+            return False
+        return self.in_flight.keys().isdisjoint(ids) and (
+            not self.released or self.released.keys().isdisjoint(ids)
+        )
+
+    def peek_id(self) -> int:
+        """Return what `next_id` will."""
         packet_id = self.last_id % PACKET_IDS + 1
         while packet_id in self.in_flight or packet_id in self.released:
             packet_id = packet_id % PACKET_IDS + 1
-        self.last_id = packet_id
         return packet_id
+
+    def next_id(self) -> int:
+        """Return a packet id that is not in use."""
+        self.last_id = self.peek_id()
+        return self.last_id
 
     def sent(self) -> dict[ShardTail, int]:
         """Return the offset after the newest unacknowledged message of each shard."""

@@ -50,8 +50,8 @@ class SavedRows:
                     self.marks[key.removeprefix(rows.MARK).decode()] = rows.decode_mark(value)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StoreError(
-                f"the row {key!r} of topic {TOPIC!r} cannot be decoded: {error}; delete the row, or "
-                "the topic with all sessions"
+                f"the row {key!r} of topic {TOPIC!r} cannot be decoded: {error}; delete the row, "
+                "or the topic with all sessions"
             ) from error
 
 

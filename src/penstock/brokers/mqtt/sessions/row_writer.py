@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -18,7 +18,7 @@ from penstock.record import Record
 
 TOPIC: Final = "__mqtt_sessions"
 PARTITIONS: Final = 4
-OPTIONS: Final[dict[str, object]] = {
+OPTIONS: Final[Mapping[str, object]] = {
     "storage": "segment",
     "queue": "simple",
     "cleanup": "compact",
@@ -37,7 +37,14 @@ _log: Final = get_logger(__name__)
 class RowWriter:
     """Rows of one partition are written in the order of `put`."""
 
-    def __init__(self, drivers: StorageDriverManager, namespace: str = DEFAULT_NAMESPACE) -> None:
+    def __init__(
+        self,
+        drivers: StorageDriverManager,
+        options: Mapping[str, object] = OPTIONS,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> None:
+        """`options` are those with which the topic is created."""
+        self._options: Final = options
         self._drivers: Final = drivers
         self._namespace: Final = namespace
         self._queue: list[tuple[list[Row], Done | None]] = []
@@ -56,7 +63,7 @@ class RowWriter:
             self._drivers.admin.create_topic_full,
             TOPIC,
             PARTITIONS,
-            OPTIONS,
+            self._options,
             namespace=self._namespace,
         )
         with suppress(AlreadyExistsError):

@@ -7,6 +7,7 @@ close    what is queued is delivered, and the last mark is written
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from penstock.adapter import StorageDriverManager
@@ -16,7 +17,7 @@ from penstock.brokers.mqtt.deliver.tails import MessageDecoder, TopicNames
 from penstock.brokers.mqtt.sessions.interface import SharedSubscriptions, WillPublisher
 from penstock.brokers.mqtt.sessions.recovery import ReachableTopics, Recovery
 from penstock.brokers.mqtt.sessions.registry import RegistryLimits, SessionRegistry
-from penstock.brokers.mqtt.sessions.row_writer import RowWriter
+from penstock.brokers.mqtt.sessions.row_writer import OPTIONS, RowWriter
 from penstock.brokers.mqtt.sessions.store import SessionStore
 from penstock.brokers.mqtt.sessions.wills import Wills
 from penstock.errors import StoreError
@@ -29,7 +30,7 @@ UPKEEP_INTERVAL_S: Final = 1.0
 _log: Final = get_logger(__name__)
 
 
-class Mapping(TopicNames, ReachableTopics, Protocol):
+class TopicMap(TopicNames, ReachableTopics, Protocol):
     """What sessions need of the mapping of topics."""
 
 
@@ -39,11 +40,14 @@ class SessionService:
     def __init__(
         self,
         drivers: StorageDriverManager,
-        mapping: Mapping,
+        mapping: TopicMap,
         decoder: MessageDecoder,
         clock: Clock,
         settings: MqttSettings,
+        *,
+        row_options: Mapping[str, object] = OPTIONS,
     ) -> None:
+        """`row_options` are those with which the topic of rows is created."""
         self.delivery: Final = Delivery(
             drivers,
             mapping,
@@ -54,9 +58,9 @@ class SessionService:
             route_cache_max=settings.route_cache_max,
             readers_max=settings.catch_up_readers_max,
         )
-        self._mapping: Final[Mapping] = mapping
+        self._mapping: Final[TopicMap] = mapping
         self._drivers: Final = drivers
-        self._writer: Final = RowWriter(drivers)
+        self._writer: Final = RowWriter(drivers, row_options)
         self.store: Final = SessionStore(self.delivery, self._writer)
         self.wills: Final = Wills()
         self.registry: Final = SessionRegistry(
@@ -78,6 +82,7 @@ class SessionService:
         publisher: WillPublisher,
         retained: RetainedSource | None = None,
         shared: SharedSubscriptions | None = None,
+        has_timers: bool = True,
     ) -> None:
         """Read the sessions; when this returns, clients can be served."""
         self.wills.publisher = publisher
@@ -88,6 +93,8 @@ class SessionService:
         await Recovery(self._drivers, self.registry, self._mapping).run()
         await self.store.mark()
         self.registry.start_timers()
+        if not has_timers:
+            return  # a test marks, and lets sessions expire
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.store.run(), name="mqtt-marks"))
         self._tasks.append(loop.create_task(self._upkeep(), name="mqtt-upkeep"))
