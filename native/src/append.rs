@@ -159,14 +159,14 @@ impl State {
 
     /// Read the clock, which never runs backwards in the log.
     #[inline]
-    fn stamp(&mut self, stamp: Stamp) -> Stamp {
+    pub fn stamp(&mut self, stamp: Stamp) -> Stamp {
         self.last_store_ms = self.last_store_ms.max(clock(stamp.now_ms));
         Stamp { now_ms: self.last_store_ms, epoch: stamp.epoch }
     }
 
     /// What records of a queue are written to.
     #[inline]
-    fn target(&mut self, handle: i64) -> Option<Target<'_>> {
+    pub fn target(&mut self, handle: i64) -> Option<Target<'_>> {
         let queue = self.queues.get_mut(handle as usize)?.as_mut()?;
         let log = self.log.as_mut()?;
         Some(Target {
@@ -180,7 +180,7 @@ impl State {
 }
 
 /// One queue, the log and the index, for records that were found to fit.
-struct Target<'a> {
+pub struct Target<'a> {
     queue: &'a mut Queue,
     base: i64,
     log: &'a mut [u8],
@@ -191,7 +191,7 @@ struct Target<'a> {
 impl Target<'_> {
     /// Write one message after the last record, and what points at it.
     #[inline]
-    fn write(&mut self, message: &Message<'_>, plan: &Plan, tail: &Tail<'_>, stamp: Stamp) {
+    pub fn write(&mut self, message: &Message<'_>, plan: &Plan, tail: &Tail<'_>, stamp: Stamp) {
         let mut hashes = [plan.key_hash, 0];
         let mut count = 0;
         if message.key.is_some() {
@@ -258,7 +258,7 @@ impl Target<'_> {
 }
 
 #[inline]
-fn tail<'a>(message: &Message<'_>, kind: Kind, offset: i64) -> Tail<'a> {
+pub fn tail<'a>(message: &Message<'_>, kind: Kind, offset: i64) -> Tail<'a> {
     Tail {
         expires_at_ms: message.expires_at_ms,
         inner: (kind == Kind::Batch).then_some((offset, 1)),

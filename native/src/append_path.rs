@@ -134,6 +134,39 @@ impl AppendPath {
     }
 }
 
+/// Messages for one queue, in the order of their offsets.
+pub struct Group<'a> {
+    pub handle: i64,
+    pub messages: Vec<Message<'a>>,
+}
+
+impl AppendPath {
+    /// The queue of a shard, by its id.
+    pub fn find_handle(&self, shard: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+        self.handle(shard)
+    }
+
+    /// Append groups to several queues without waiting for the device, all of them or none. `None`:
+    /// nothing was written, because something else than the appender is needed.
+    pub fn append_groups(
+        &self,
+        py: Python<'_>,
+        groups: &[Group<'_>],
+    ) -> PyResult<Option<Vec<i64>>> {
+        let now_ms = self.now_ms(py)?;
+        let work = |state: &mut State| state.append_groups(groups, now_ms);
+        if let Some(done) = self.try_alone(work)? {
+            return Ok(done);
+        }
+        let (lock, appender, patience) = (self.lock.get(), self.appender.get(), self.patience);
+        py.detach(|| match lock.hold(patience) {
+            Some(_held) => appender.blocking(work),
+            None => Some(None),
+        })
+        .ok_or_else(crate::errors::poisoned)
+    }
+}
+
 #[pymethods]
 impl AppendPath {
     #[new]

@@ -5,6 +5,7 @@
 //! `raft`, which has none: a cluster needs the extension.
 
 mod append;
+mod append_groups;
 mod append_path;
 mod appender;
 mod batch_keys;

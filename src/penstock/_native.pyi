@@ -9,6 +9,7 @@ from types import TracebackType
 
 from typing_extensions import Buffer
 
+from penstock.brokers.mqtt.deliver.message import Message
 from penstock.brokers.mqtt.wire.packets import Packet
 from penstock.brokers.mqtt.wire.pure.runs import Outgoing
 from penstock.codec import append_interface as interface
@@ -455,3 +456,89 @@ class MqttEncodedRun:
     def is_expired(self, index: int) -> bool: ...
     def packet(self, index: int, packet_id: int, dup: bool = False) -> bytes: ...
     def stamped(self, start: int, stop: int, sequence: int) -> bytes: ...
+
+class MqttGrants:
+    """What the publishes of one client may do, for `MqttIntake.feed`."""
+
+    def __init__(self) -> None: ...
+    def clear(self) -> None: ...
+
+class MqttReceivedRun:
+    """Publishes of one topic and QoS that were received and stored, with consecutive offsets."""
+
+    def __len__(self) -> int: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def mapped(self) -> object:
+        """What `MqttIntake.admit` got for the topic."""
+
+    @property
+    def qos(self) -> int: ...
+    @property
+    def first(self) -> int:
+        """Offset of the first message."""
+
+    @property
+    def publisher(self) -> int: ...
+    def packet_ids(self) -> list[int]: ...
+    def acks(self, reason_code: int) -> bytes:
+        """Return the acknowledgements with a reason code, for MQTT 5; nothing for QoS 0."""
+
+    def encode(
+        self,
+        is_5: bool,
+        qos: int,
+        retain_as_published: bool,
+        identifiers: Sequence[int],
+        now_ms: int,
+    ) -> MqttEncodedRun: ...
+    def messages(self, shard: object) -> list[Message]: ...
+
+class MqttIntake:
+    """Stores the publishes of received buffers whose topics were admitted."""
+
+    def __init__(
+        self,
+        path: interface.AppendPath,
+        packet_size_max: int,
+        topic_bytes_max: int,
+        topic_levels_max: int,
+        user_properties_max: int,
+    ) -> None: ...
+    def __len__(self) -> int:
+        """Return how many topics are admitted."""
+
+    def clear(self) -> None:
+        """Drop all topics, shards and grants."""
+
+    def add_shard(self, id: ShardId, size_max: int) -> int:
+        """Add a shard that takes records of at most `size_max` bytes; return its number."""
+
+    def admit(self, topic: str, mapped: object, shard: int) -> bool:
+        """Admit the publishes of a topic; return whether there was room for it."""
+
+    def grant(self, grants: MqttGrants, topic: str, qos: int) -> None:
+        """Allow the publishes of a client to a topic that was admitted."""
+
+    def feed(
+        self,
+        view: Buffer,
+        version: int,
+        grants: MqttGrants | None,
+        received: Mapping[int, object] | None,
+        session: int,
+        is_stamped: bool,
+        has_receipts: bool,
+        now_ms: int,
+        leaves_acks: bool,
+    ) -> tuple[
+        int, bool, bytes, list[MqttReceivedRun], list[tuple[int, int, int]], list[int], int
+    ]:
+        """Store the publishes at the beginning of a buffer, as far as nothing else is needed.
+
+        `grants` None: the client may do everything. `received` has the QoS 2 packet ids of the
+        client that are not released; None: QoS 2 ends the call. With `leaves_acks` the caller asks
+        the runs for acknowledgements. Return the consumed bytes, whether the next packet has to be
+        decoded, replies, runs in order of receipt, (shard, first offset, count) of each group, the
+        packet ids of PUBACK, and the bytes of topics and payloads."""

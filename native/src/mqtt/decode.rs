@@ -52,6 +52,8 @@ pub struct Publish<'a> {
     pub dup: bool,
     pub packet_id: u16,
     pub properties: Option<PublishProperties<'a>>,
+    /// The properties as they came.
+    pub raw_properties: &'a [u8],
 }
 
 impl<'a> Publish<'a> {
@@ -78,11 +80,13 @@ impl<'a> Publish<'a> {
         };
         let packet_id = if qos > 0 { fields.packet_id()? } else { 0 };
         let mut properties = None;
+        let mut raw_properties: &[u8] = &[];
         if version == MQTT_5 {
             let size = fields.varint()?;
             if size > 0 {
-                let data = fields.bytes(size)?;
-                properties = Some(PublishProperties::read(data, limits.user_properties_max)?);
+                raw_properties = fields.bytes(size)?;
+                let found = PublishProperties::read(raw_properties, limits.user_properties_max)?;
+                properties = Some(found);
             }
         }
         let has_alias = properties.as_ref().is_some_and(|found| found.topic_alias.is_some());
@@ -91,7 +95,16 @@ impl<'a> Publish<'a> {
             return None;
         }
         let payload = fields.rest();
-        Some(Self { topic, payload, qos, retain: first & 1 != 0, dup, packet_id, properties })
+        Some(Self {
+            topic,
+            payload,
+            qos,
+            retain: first & 1 != 0,
+            dup,
+            packet_id,
+            properties,
+            raw_properties,
+        })
     }
 }
 

@@ -7,8 +7,11 @@
 mod decode;
 mod fields;
 mod frame;
+mod intake;
 mod names;
 mod properties;
+mod received;
+mod records;
 mod runs;
 
 use pyo3::prelude::*;
@@ -17,5 +20,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode::decode_packets, module)?)?;
     module.add_function(wrap_pyfunction!(runs::encode_acks, module)?)?;
     module.add_class::<runs::EncodedRun>()?;
+    module.add_class::<intake::Intake>()?;
+    module.add_class::<intake::Grants>()?;
+    module.add_class::<received::ReceivedRun>()?;
     Ok(())
 }

@@ -47,6 +47,16 @@ impl<'a> PublishProperties<'a> {
         (found.users.len() <= users_max).then_some(found)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.payload_format.is_none()
+            && self.expiry_s.is_none()
+            && self.content_type.is_none()
+            && self.response_topic.is_none()
+            && self.correlation_data.is_none()
+            && self.topic_alias.is_none()
+            && self.users.is_empty()
+    }
+
     /// Build the `Properties`.
     pub fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let class = class(py)?;

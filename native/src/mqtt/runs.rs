@@ -52,6 +52,12 @@ pub struct Packets {
 }
 
 impl Packets {
+    /// Make room for messages that had `size` bytes when they were received.
+    pub fn reserve(&mut self, count: usize, size: usize) {
+        self.places.reserve(count);
+        self.data.reserve(size + 4 * count);
+    }
+
     pub fn push(&mut self, message: &Outgoing<'_>, class: &Class, now_ms: i64) {
         let start = self.data.len() as u32;
         if message.expires_at_ms.is_some_and(|expires| expires <= now_ms) {

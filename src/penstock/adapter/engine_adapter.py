@@ -35,6 +35,8 @@ class EngineStorageAdapter:
         # Writing
         self.write: Final = handler.write
         self.try_write: Final = handler.try_write
+        self.native_append: Final = handler.native_append
+        self.count_appended: Final = handler.count_appended
         self.batch_write: Final = handler.batch_write
         self.batch_write_parts: Final = handler.batch_write_parts
         # Reading

@@ -13,9 +13,9 @@ General promises:
   * Engines differ only in their declared `Capabilities`.
 
 An engine declares what else it can do by the classes that it inherits from: `BatchEngine`,
-`ColumnEngine`, `TryWriteEngine`, `SharedSyncEngine`, `VerifiedEngine`. An engine that lacks one of
-their methods cannot be constructed. The handler asks for these classes with every request, so they
-are not protocols. It asks for `TransactionalEngine` once per transaction.
+`ColumnEngine`, `TryWriteEngine`, `NativeAppendEngine`, `SharedSyncEngine`, `VerifiedEngine`. An
+engine that lacks one of their methods cannot be constructed. The handler asks for these classes with
+every request, so they are not protocols. It asks for `TransactionalEngine` once per transaction.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from penstock.record import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.codec.append_interface import AppendPath
     from penstock.engine.replication.log import ReplicaLog
 
 RECORDS_PER_READ: Final = 1_000
@@ -311,6 +312,24 @@ class TryWriteEngine(EngineExtension):
     def try_write(self, shard: ShardId, record: Record) -> Written | None:
         """Append a record if that takes microseconds: without waiting for a device, the network or
         another caller. None: nothing was written, and the caller has to call `write`."""
+
+
+class NativeAppend(NamedTuple):
+    """With what native code appends to a shard by itself."""
+
+    path: AppendPath
+    shard: ShardId
+    size_max: int
+    """Bytes of value, key, tags and headers of a record."""
+
+
+class NativeAppendEngine(EngineExtension):
+    """For engines whose appends are native calls, which front ends make from native code."""
+
+    @abstractmethod
+    def native_append(self, shard: ShardId) -> NativeAppend | None:
+        """Return with what to append to a shard, until the metadata changes. None: there is no
+        native code."""
 
 
 class ForwardingEngine(EngineExtension):

@@ -19,6 +19,8 @@ from penstock.engine.contract import (
     BatchEngine,
     Compacted,
     ForwardingEngine,
+    NativeAppend,
+    NativeAppendEngine,
     OnCommitted,
     ReplicatedEngine,
     ShardPart,
@@ -109,6 +111,20 @@ class StorageEngineHandler(StableReads):
             if entry.is_replicated:
                 self._wait_if_begun(entry, engine, written, Acks.ALL)
         return written
+
+    def native_append(self, shard_name: str) -> tuple[ShardEntry, NativeAppend] | None:
+        """Return with what native code appends to a shard until the metadata changes, and the entry
+        for `count_appended`. None: records must be written by the methods of this class."""
+        entry = self.find(shard_name)
+        engine: object = entry.writer or self._find_writer(entry)
+        if not isinstance(engine, NativeAppendEngine) or entry.is_replicated:
+            return None
+        native = engine.native_append(entry.id)
+        return None if native is None or entry.replica is not None else (entry, native)
+
+    def count_appended(self, entry: ShardEntry, first: int, count: int) -> None:
+        """Count records that native code has appended, and wake who waits for them."""
+        self._count_written(entry, Written(Offset(first), count))
 
     def batch_write(
         self,

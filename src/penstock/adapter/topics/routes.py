@@ -81,7 +81,8 @@ class TopicRoutes:
         """The routes that were resolved since the last change, by (namespace, name)."""
         self._ready: dict[str, int] = {}
         self._lock: Final = threading.Lock()
-        self._version = 0
+        self.version = 0
+        """Changes with every change of the metadata, after which routes are found again."""
 
     def find(self, name: str, namespace: str = DEFAULT_NAMESPACE) -> TopicRoute:
         """Return the route of a topic. Raises `UnknownTopicError`, or `BusyError` for one whose
@@ -111,11 +112,11 @@ class TopicRoutes:
     def invalidate(self) -> None:
         """Drop all routes; the next look-up of each topic resolves it again."""
         with self._lock:
-            self._version += 1
+            self.version += 1
             self.resolved.clear()
 
     def _build(self, name: str, namespace: str) -> TopicRoute:
-        version = self._version
+        version = self.version
         topic = self.topics.get_topic(name, namespace)
         ready = self._ready_shards(topic)
         if len(ready) < topic.partitions:
@@ -125,7 +126,7 @@ class TopicRoutes:
             return self._route(topic, ready)
         route = self._route(topic, ready)
         with self._lock:
-            if version == self._version:
+            if version == self.version:
                 self.resolved[namespace, name] = route
                 self._ready[topic.topic_id] = topic.partitions
         return route

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.codec.select import core
+from penstock.codec.select import IS_NATIVE, core
 from penstock.codec.validation import (
     INT64_MAX,
     INT64_MIN,
@@ -39,6 +39,8 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
+    NativeAppend,
+    NativeAppendEngine,
     ReplicatedEngine,
     ShardConfig,
     ShardInfo,
@@ -78,7 +80,13 @@ have one."""
 
 
 class SegmentEngine(
-    BatchEngine, ColumnEngine, TryWriteEngine, SharedSyncEngine, ReplicatedEngine, VerifiedEngine
+    BatchEngine,
+    ColumnEngine,
+    TryWriteEngine,
+    NativeAppendEngine,
+    SharedSyncEngine,
+    ReplicatedEngine,
+    VerifiedEngine,
 ):
     """Implements `StorageEngine`. The store must take records of `RECORD_SIZE_MAX` and their
     overhead; closing the engine closes the store."""
@@ -190,6 +198,12 @@ class SegmentEngine(
         size_max = self._config(shard).record_size_max
         offset = self.store.try_append(shard, record, size_max)
         return None if offset is None else Written(offset, 1)
+
+    def native_append(self, shard: ShardId) -> NativeAppend | None:
+        """See `NativeAppendEngine`."""
+        if not IS_NATIVE:
+            return None
+        return NativeAppend(self.store.append_path, shard, self._config(shard).record_size_max)
 
     def batch_write(
         self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None

@@ -88,7 +88,8 @@ class SegmentStore(StoreReads[ShardLog]):
         self.log_failure: Final = parts.log.failure
         self.write_refusal: Final = parts.log.refusal
         self._writer: Final = parts.writer
-        self.append: Final = parts.writer.append_path.append
+        self.append_path: Final = parts.writer.append_path
+        self.append: Final = self.append_path.append
         """Append one record, of at most `size_max` bytes if given; return its offset. One native
         call, and no other where it succeeds."""
         self._commands: Final = ShardCommands(parts)
