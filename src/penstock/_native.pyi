@@ -532,9 +532,7 @@ class MqttIntake:
         has_receipts: bool,
         now_ms: int,
         leaves_acks: bool,
-    ) -> tuple[
-        int, bool, bytes, list[MqttReceivedRun], list[tuple[int, int, int]], list[int], int
-    ]:
+    ) -> tuple[int, bool, bytes, list[MqttReceivedRun], list[tuple[int, int, int]], list[int], int]:
         """Store the publishes at the beginning of a buffer, as far as nothing else is needed.
 
         `grants` None: the client may do everything. `received` has the QoS 2 packet ids of the
