@@ -81,10 +81,13 @@ class Pump:
             to.context.counts.sent_qos0 += 1
             sink.send(packet)
         else:
-            to.context.counts.resent += bool(again_with)
             if not again_with:
-                self.window.next_id()
-            to.send_one(packet, qos, message, packet_id, is_retained=is_retained)
+                to.send_one(packet, qos, message, self.window.next_id(), is_retained=is_retained)
+            else:
+                to.context.counts.resent += 1
+                if is_retained:
+                    self.window.in_flight[packet_id] = (None, message.offset, qos, message)
+                sink.send(packet)  # of QoS 2, its row is stored
         return True
 
 
