@@ -20,7 +20,13 @@ class PahoClient:
     """Connected while it is open."""
 
     def __init__(
-        self, port: int, client_id: str, version: str = "5", *, clean: bool = True, expiry_s: int = 0
+        self,
+        port: int,
+        client_id: str,
+        version: str = "5",
+        *,
+        clean: bool = True,
+        expiry_s: int = 0,
     ) -> None:
         self.client = paho.Client(
             paho.CallbackAPIVersion.VERSION2,
@@ -38,9 +44,7 @@ class PahoClient:
         if version == "5":
             properties = Properties(PacketTypes.CONNECT)
             properties.SessionExpiryInterval = expiry_s
-            self.client.connect(
-                "127.0.0.1", port, clean_start=clean, properties=properties
-            )
+            self.client.connect("127.0.0.1", port, clean_start=clean, properties=properties)
         else:
             self.client.connect("127.0.0.1", port)
         self.client.loop_start()
@@ -71,9 +75,7 @@ class PahoClient:
             self.client.subscribe(topic_filter, qos)
         return self._granted.get(timeout=PATIENCE_S)[0]
 
-    def publish(
-        self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False
-    ) -> None:
+    def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
         """Publish, and wait for the acknowledgement."""
         info = self.client.publish(topic, payload, qos, retain)
         info.wait_for_publish(PATIENCE_S)

@@ -80,14 +80,13 @@ class Pump:
         elif qos == 0:
             to.context.counts.sent_qos0 += 1
             sink.send(packet)
+        elif not again_with:
+            to.send_one(packet, qos, message, self.window.next_id(), is_retained=is_retained)
         else:
-            if not again_with:
-                to.send_one(packet, qos, message, self.window.next_id(), is_retained=is_retained)
-            else:
-                to.context.counts.resent += 1
-                if is_retained:
-                    self.window.in_flight[packet_id] = (None, message.offset, qos, message)
-                sink.send(packet)  # of QoS 2, its row is stored
+            to.context.counts.resent += 1
+            if is_retained:
+                self.window.in_flight[packet_id] = (None, message.offset, qos, message)
+            sink.send(packet)  # of QoS 2, its row is stored
         return True
 
 

@@ -86,7 +86,7 @@ class Delivery:
 
     async def close(self) -> None:
         """Deliver what is queued, and end all reads."""
-        self._flush()
+        self.flush()
         self.tails.close()
         for task in list(self._tasks):
             task.cancel()
@@ -171,9 +171,9 @@ class Delivery:
     def _schedule(self) -> None:
         assert self._loop is not None, "delivery was started"
         self._is_scheduled = True
-        self._loop.call_soon(self._flush)
+        self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Deliver what this turn has brought, then continue subscribers that wait."""
         self._is_scheduled = False
         now_ms = self.now_ms()
@@ -219,7 +219,7 @@ class Delivery:
             self._close_shard(tail)
             return
         if tail.queued:
-            self._flush()
+            self.flush()
         tail.reading = True
         self._spawn(self._follow(tail), "mqtt-follow")
 

@@ -272,6 +272,9 @@ class ClientConnection:
         if self._is_ended:
             await self._close_session(session)
             return
+        if len(opened.connack) > options.packet_size_max:
+            self.end("the client accepts no CONNACK: its maximum packet size is too small")
+            return
         self._connection.send(opened.connack)
         self._connection.silence_max_s = options.silence_max_s
         self._inbound = Inbound(broker.publish_path, self, self.client, session)
@@ -310,15 +313,11 @@ class ClientConnection:
 
     def _release(self, session: Session, packet_id: int) -> None:
         """The client releases a QoS 2 publish: PUBCOMP leaves when that is stored."""
-        was_received = session.is_received(packet_id)
 
         def complete() -> None:
             if self._inbound is not None:
                 self._inbound.released(packet_id)
-            reason = ReasonCode.SUCCESS
-            if not was_received and self.version == MQTT_5:
-                reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-            self.send(encode(Ack(PacketType.PUBCOMP, packet_id, reason), self.version))
+            self.send(encode(Ack(PacketType.PUBCOMP, packet_id), self.version))
 
         self._broker.sessions.release_then(session, packet_id, complete)
 

@@ -131,8 +131,7 @@ def _check_will(broker: MqttBroker, client: Client, options: ConnectOptions) -> 
     will, hooks = options.will.will, broker.hooks
     if hooks.rewriter.is_active:
         will.topic = hooks.rewriter.publish(client, will.topic)
-    is_read_only = any(will.topic.startswith(prefix) for prefix in hooks.read_only_prefixes)
-    if is_read_only or not (
+    if hooks.is_read_only(will.topic) or not (
         client.is_superuser
         or hooks.authorizer.allows(client, Action.PUBLISH, will.topic, will.qos, will.retain)
     ):

@@ -13,6 +13,7 @@ microseconds; what may wait runs through `broker.run_blocking`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 SUCCESS: Final = 0x00
+BRIDGE_STATE: Final = re.compile(r"\$SYS/broker/connection/[^/]+/state")
 
 
 class Action(Enum):
@@ -249,5 +251,14 @@ class Hooks:
     """By prefix, such as `$delayed/`."""
     filter_handlers: dict[str, FilterHandler] = field(default_factory=dict)
     observers: list[Observer] = field(default_factory=list)
-    read_only_prefixes: list[str] = field(default_factory=lambda: ["$SYS/"])
+    read_only_prefixes: list[str] = field(
+        default_factory=lambda: ["$SYS/", "$share/", "$queue/", "$exclusive/", "$replay/"]
+    )
     """Clients' publishes to these are refused with 0x87."""
+
+    def is_read_only(self, topic: str) -> bool:
+        """Say whether clients may not publish to a topic that begins with `$`. Bridges of Mosquitto
+        publish their state below `$SYS/`."""
+        if BRIDGE_STATE.fullmatch(topic):
+            return False
+        return any(topic.startswith(prefix) for prefix in self.read_only_prefixes)

@@ -85,6 +85,7 @@ class Inbound:
         "_path",
         "_publisher",
         "_qos2_here",
+        "_reused",
         "_revision",
         "_session",
         "is_stamped",
@@ -109,6 +110,8 @@ class Inbound:
         self._passed: list[Message] = []
         self._qos2_here: set[int] = set()
         """QoS 2 packet ids of this connection that are not released."""
+        self._reused: dict[int, int] = {}
+        """What was sent again without DUP, by packet id."""
         self._is_flushing = False
         self.is_stamped = False
         """Whether records name the session, because one of its subscriptions excludes its own
@@ -179,10 +182,8 @@ class Inbound:
         if hooks.rewriter.is_active:
             publish.topic = hooks.rewriter.publish(client, publish.topic)
         topic = publish.topic
-        if topic[0] == "$":
-            for prefix in hooks.read_only_prefixes:
-                if topic.startswith(prefix):
-                    return ReasonCode.NOT_AUTHORIZED
+        if topic[0] == "$" and hooks.is_read_only(topic):
+            return ReasonCode.NOT_AUTHORIZED
         if client.is_superuser or isinstance(hooks.authorizer, AllowEverything):
             return 0
         if hooks.authorizer.revision != self._revision or len(self._answers) >= ANSWERS_MAX:
@@ -200,11 +201,22 @@ class Inbound:
         """Answer a QoS 2 packet that was received before, and is not released: nothing is stored
         again. While the first one waits, its PUBREC answers both."""
         self._path.metrics.repeated_qos2 += 1
+        if not publish.dup:
+            self._check_reuse(publish)
         if not any(ack.packet_id == publish.packet_id for ack in self._acks.waiting()):
             self._acks.add(PendingAck(PacketType.PUBREC, publish.packet_id, 0))
         if publish.packet_id not in self._qos2_here:
             self._qos2_here.add(publish.packet_id)
             self.outstanding += 1
+
+    def _check_reuse(self, publish: Publish) -> None:
+        """Let a client that does not set DUP repeat a message once, not twice."""
+        packet_id, content = publish.packet_id, hash((publish.topic, publish.payload))
+        if self._reused.get(packet_id) == content:
+            raise ProtocolError(
+                ReasonCode.PROTOCOL_ERROR, f"packet id {packet_id} is in use, and sent without DUP"
+            )
+        self._reused[packet_id] = content
 
     def _add(self, publish: Publish, mapped: MappedTopic, retained: MappedTopic | None) -> None:
         """Turn a publish into a record of the append of its shard."""
@@ -258,7 +270,8 @@ class Inbound:
         self.outstanding += 1
         path = self._path
         if (
-            path.settings.no_subscribers_reason
+            publish.qos == 1
+            and path.settings.no_subscribers_reason
             and self._publisher.version == MQTT_5
             and not path.delivery.has_subscribers(publish.topic)
         ):
@@ -380,7 +393,11 @@ class Inbound:
         """Send the acknowledgements that are complete, in order of receipt."""
         is_new = self._publisher.version == MQTT_5
         kind, ids = PacketType.PUBACK, list[int]()
-        for ack in self._acks.pop_complete():
+        acks = list(self._acks.pop_complete())
+        if self._session.subscriptions and any(ack.kind is PacketType.PUBACK for ack in acks):
+            # A client that receives its own messages has them before PUBACK, as from Mosquitto.
+            self._path.delivery.flush()
+        for ack in acks:
             if ack.kind is PacketType.PUBACK or ack.reason_code >= FAILURE:
                 self.outstanding -= 1
             if ack.reason_code and not is_new and ack.reason_code >= FAILURE:
@@ -404,6 +421,7 @@ class Inbound:
 
     def released(self, packet_id: int) -> None:
         """PUBCOMP of a QoS 2 packet leaves."""
+        self._reused.pop(packet_id, None)
         if packet_id in self._qos2_here:
             self._qos2_here.discard(packet_id)
             self.outstanding -= 1

@@ -36,6 +36,10 @@ class Delivering(Following, Protocol):
         """Deliver messages that are not stored to the subscribers that are connected."""
         ...
 
+    def flush(self) -> None:
+        """Deliver what was queued in this turn now."""
+        ...
+
     def has_subscribers(self, topic: str) -> bool: ...
 
 

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.brokers.mqtt.deliver.outgoing import Outgoing
 from penstock.brokers.mqtt.deliver.window import ID_BYTES
+from penstock.brokers.mqtt.wire.errors import ProtocolError
 from penstock.brokers.mqtt.wire.packet_types import PacketType
 from penstock.brokers.mqtt.wire.reason_codes import FAILURE, ReasonCode
 
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.context import DeliveryContext
+    from penstock.brokers.mqtt.deliver.window import InFlight
     from penstock.brokers.mqtt.sessions.sink import ClientSink
     from penstock.brokers.mqtt.wire.packets import Will
 
 MQTT_5: Final = 5
 _PUBREL: Final = b"\x62\x02"
-_PUBREL_NOT_FOUND: Final = b"\x62\x03"
 _NOT_STORED: Final = None
 
 
@@ -124,9 +125,11 @@ class Session(Outgoing):
         if kind == PacketType.PUBACK:
             entry = window.in_flight.get(packet_id)
             if entry is None or entry[2] != 1:
+                self._check_unknown(packet_id, kind, entry)
                 return b""
             del window.in_flight[packet_id]
         elif window.released.pop(packet_id, self) is self:
+            self._check_unknown(packet_id, kind, window.in_flight.get(packet_id))
             return b""
         if self.is_persistent and not self.position_is_dirty:
             self.context.position_changed(self)
@@ -134,18 +137,25 @@ class Session(Outgoing):
             self.context.request_pump(self)
         return b""
 
+    def _check_unknown(self, packet_id: int, kind: PacketType, entry: InFlight | None) -> None:
+        """Raise `ProtocolError` if an acknowledgement is not the one that a message in flight waits
+        for."""
+        window = self.window
+        is_released = window is not None and packet_id in window.released
+        if entry is not None or (is_released and kind == PacketType.PUBACK):
+            raise ProtocolError(
+                ReasonCode.PROTOCOL_ERROR,
+                f"{kind.name} for packet id {packet_id}, which waits for another packet",
+            )
+
     def _received(self, packet_id: int, reason_code: int) -> bytes:
         """Take PUBREC: from now on the message counts as delivered."""
         window = self.window
         release = _PUBREL + ID_BYTES[packet_id]
         entry = None if window is None else window.in_flight.get(packet_id)
         if window is None or entry is None or entry[2] != 2:
-            if window is not None and packet_id in window.released:
-                return release
-            if self.sink is not None and self.sink.version == MQTT_5:
-                code = bytes((ReasonCode.PACKET_IDENTIFIER_NOT_FOUND,))
-                return _PUBREL_NOT_FOUND + ID_BYTES[packet_id] + code
-            return release
+            self._check_unknown(packet_id, PacketType.PUBREC, entry)
+            return b"" if reason_code >= FAILURE else release
         del window.in_flight[packet_id]
         if self.is_persistent and not self.position_is_dirty:
             self.context.position_changed(self)
