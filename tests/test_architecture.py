@@ -67,9 +67,12 @@ def test_the_package_tree_on_the_page_is_the_package_tree() -> None:
 
 
 def test_the_folders_of_the_tests_are_those_of_the_package() -> None:
-    # Tests of the whole: with Java's own clients, of replicas over two nodes, of real clusters, and
+    # Tests of the whole: with clients of other people, of replicas over two nodes, of real clusters, and
     # against RocketMQ itself.
-    of_the_whole = {"brokers/kafka/java", "brokers/kafka/replicas", "cluster", "oracle"}
+    of_the_whole = {
+        *("brokers/kafka/java", "brokers/kafka/replicas", "brokers/mqtt/clients"),
+        *("cluster", "oracle"),
+    }
     tests = ROOT / "tests"
     folders = {str(path.parent.relative_to(tests)) for path in tests.rglob("test_*.py")}
     assert {folder for folder in folders if not (PACKAGE / folder).is_dir()} == of_the_whole

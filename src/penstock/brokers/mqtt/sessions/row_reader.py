@@ -58,6 +58,8 @@ class SavedRows:
 async def read_rows(drivers: StorageDriverManager, namespace: str = DEFAULT_NAMESPACE) -> SavedRows:
     """Read all rows, a page at a time."""
     last: dict[bytes, bytes] = {}
+    if (namespace, TOPIC) not in drivers.broker_cache.topics:
+        return SavedRows()  # there were no sessions to be kept
     route = drivers.routes.find(TOPIC, namespace)
     for partition in range(route.partitions):
         offset = 0

@@ -120,26 +120,25 @@ class RowWriter:
         queue, self._queue = self._queue, []
         try:
             route = self.route()
-            parts = _by_partition(queue, route)
-            if route.may_wait:
-                self._writing = asyncio.get_running_loop().create_task(
-                    self._write_later(route, parts, queue), name="mqtt-session-rows"
-                )
-                return
-            _write_parts(route, parts)
+        except StoreError:
+            route = None  # the topic is created with the first rows
+        if route is None or route.may_wait:
+            self._writing = asyncio.get_running_loop().create_task(
+                self._write_later(queue), name="mqtt-session-rows"
+            )
+            return
+        try:
+            _write_parts(route, _by_partition(queue, route))
         except StoreError as error:
             self._report(queue, error)
         else:
             self._report(queue, None)
 
-    async def _write_later(
-        self,
-        route: TopicRoute,
-        parts: dict[int, list[Record]],
-        queue: list[tuple[list[Row], Done | None]],
-    ) -> None:
+    async def _write_later(self, queue: list[tuple[list[Row], Done | None]]) -> None:
         failure: StoreError | None = None
         try:
+            route = await self.create_topic()
+            parts = _by_partition(queue, route)
             await self._drivers.run_blocking(partial(_write_parts, route, parts))
         except StoreError as error:
             failure = error

@@ -89,7 +89,6 @@ class SessionService:
         self.delivery.retained = retained
         self.registry.shared = shared
         self.delivery.start()
-        await self._writer.create_topic()
         await Recovery(self._drivers, self.registry, self._mapping).run()
         await self.store.mark()
         self.registry.start_timers()
