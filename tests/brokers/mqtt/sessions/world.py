@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tests.adapter.bench import Bench
 
@@ -112,9 +112,9 @@ class Client:
 
 
 class World:
-    def __init__(self, partitions: int = 2, **settings: Any) -> None:
+    def __init__(self, partitions: int = 2, settings: MqttSettings | None = None) -> None:
         self.bench = Bench(engines={"EngineSegment": MemoryStorageEngine})
-        self.settings = MqttSettings(**settings)
+        self.settings = MqttSettings() if settings is None else settings
         self.codec = RecordCodec()
         self.retained = Retained()
         self.wills: list[tuple[str, bytes]] = []
@@ -183,9 +183,11 @@ class World:
         clean: bool = False,
         expiry_s: int = 3600,
         will: WillRecord | None = None,
-        **client: Any,
+        version: int = 5,
+        receive_maximum: int = 1_000,
+        maximum_packet_size: int = 2_000_000,
     ) -> tuple[Session, Client, bool]:
-        sink = Client(**client)
+        sink = Client(version, receive_maximum, maximum_packet_size)
         self.clients.append(sink)
         session, is_present = await self.service.registry.open(
             client_id,
@@ -207,11 +209,16 @@ class World:
         )
 
     async def subscribe(
-        self, session: Session, topic_filter: str, qos: int = 1, **options: Any
+        self,
+        session: Session,
+        topic_filter: str,
+        qos: int = 1,
+        subscription: Subscription | None = None,
     ) -> int:
-        codes = await self.service.registry.subscribe(
-            session, [Subscription(topic_filter, qos, **options)]
-        )
+        """Subscribe to a filter, or with the options of `subscription`."""
+        if subscription is None:
+            subscription = Subscription(topic_filter, qos)
+        codes = await self.service.registry.subscribe(session, [subscription])
         await self.quiet()
         return codes[0]
 
@@ -223,11 +230,12 @@ class World:
         *,
         session: Session | None = None,
         packet_id: int = 0,
-        **publish: Any,
+        retain: bool = False,
+        expires_at_ms: int | None = None,
     ) -> int:
-        """Store a publish and report it to delivery, as the publish path does; return its offset."""
-        expires_at_ms = publish.pop("expires_at_ms", None)
-        packet = Publish(topic, payload, qos, packet_id=packet_id, **publish)
+        """Store a publish and report it to delivery, as the publish path does; return its
+        offset."""
+        packet = Publish(topic, payload, qos, retain, packet_id=packet_id)
         receipt = None
         if session is not None and packet_id and session.is_persistent and qos == 2:
             receipt = Receipt(session.number, packet_id)
@@ -274,8 +282,6 @@ class World:
 
 
 def run_in_thread(call: Callable[[], object]) -> None:
-    import threading
-
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()

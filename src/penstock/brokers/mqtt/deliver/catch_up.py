@@ -183,6 +183,7 @@ def _catch_up(turn: Pump, tail: ShardTail, cursor: Cursor) -> None:
         if _send_page(turn, tail, cursor, page):
             cursor.next = max(cursor.next, min(page.end, tail.known_end))
     del behind[tail]
+    to.mark_position_dirty()
     _drop_starts(to, tail)
 
 

@@ -23,7 +23,7 @@ from penstock.brokers.mqtt.deliver.pages import Page, PageCache
 from penstock.brokers.mqtt.deliver.retained_queue import RetainedQueue, RetainedSource
 from penstock.brokers.mqtt.deliver.run import Run
 from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
-from penstock.brokers.mqtt.deliver.tails import MessageDecoder, Tails, TopicNames
+from penstock.brokers.mqtt.deliver.tails import MessageDecoder, StoredTopicName, Tails, TopicNames
 from penstock.brokers.mqtt.subscriptions.interface import Route, Subscription, Tree
 from penstock.brokers.mqtt.subscriptions.route_cache import RouteCache
 from penstock.brokers.mqtt.subscriptions.tree import SubscriptionTree
@@ -76,6 +76,8 @@ class Delivery:
         self._reads: Final[dict[tuple[ShardTail, int], list[Outgoing]]] = {}
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.stored_topics_for: Callable[[str], Sequence[StoredTopicName]] = lambda _: ()
+        """Set before the first connection."""
         self.write_out: Callable[[Outgoing], None] = _not_stored
         """Set by the store of sessions, as the next one."""
         self.position_changed: Callable[[Outgoing], None] = _not_stored
@@ -293,6 +295,11 @@ class Delivery:
         if not subscriber.pump_is_requested:
             self._loop.call_later(BLOCKED_PAUSE_S, self.request_pump, subscriber)
 
+    def tails_for(self, topic_filter: str) -> list[ShardTail]:
+        """Return the shards that can have messages which a filter matches."""
+        names = {topic.name for topic in self.stored_topics_for(topic_filter)}
+        return [tail for tail in self.tails if tail.stored_topic in names]
+
     def has_retained(self) -> bool:
         return self.retained is None or self.retained.is_loaded
 
@@ -326,7 +333,11 @@ class Delivery:
     def starts_of(self, subscriber: Outgoing) -> dict[ShardTail, int] | None:
         """Return where a new subscription of the subscriber begins, in the shards in which older
         messages may be read for it: now, or after a crash."""
-        starts = {tail: tail.known_end for tail in self.tails if tail.known_end != tail.marked_end}
+        starts = {
+            tail: tail.known_end
+            for tail in (self.tails if subscriber.is_persistent else ())
+            if tail.known_end != tail.marked_end
+        }
         for tail in subscriber.behind or ():
             starts[tail] = tail.known_end
         return starts or None

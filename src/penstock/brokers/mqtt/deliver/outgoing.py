@@ -256,6 +256,7 @@ class Outgoing:
             self.behind = {}
         self.behind[tail] = Cursor(offset)
         self.context.counts.fell_behind += 1
+        self.mark_position_dirty()
         if self.window is None or self.window.is_empty():
             # Nothing is in flight, so that no acknowledgement would continue the subscriber.
             self.context.request_pump(self)
@@ -343,6 +344,11 @@ class Outgoing:
                 tail: cursor.as_hint(tail.known_end) for tail, cursor in self.behind.items()
             }
         self.behind = None
+
+    def mark_position_dirty(self) -> None:
+        """Write the position of the session at the next mark."""
+        if self.is_persistent and not self.position_is_dirty:
+            self.context.position_changed(self)
 
     def positions(self) -> dict[ShardTail, int]:
         """Return, by shard, the lowest offset that the session still needs; without those where it

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.brokers.mqtt.protocol.hooks import Action, Client, Hooks
 from penstock.brokers.mqtt.subscriptions.interface import Subscription
+from penstock.brokers.mqtt.subscriptions.replay import start_of_properties
 from penstock.brokers.mqtt.wire.errors import ProtocolError
 from penstock.brokers.mqtt.wire.reason_codes import FAILURE, ReasonCode
 
@@ -33,10 +34,16 @@ def check_subscribe(
     identifier = 0
     if packet.properties is not None and packet.properties.subscription_identifiers:
         identifier = packet.properties.subscription_identifiers[0]
-    return [
+    checked = [
         check_request(request, client, hooks, identifier, maximum_qos)
         for request in packet.subscriptions
     ]
+    if packet.properties is not None and packet.properties.user_properties:
+        start = start_of_properties(packet.properties.user_properties)
+        for check in checked:
+            if check.subscription is not None:
+                check.subscription.start = start
+    return checked
 
 
 def check_request(

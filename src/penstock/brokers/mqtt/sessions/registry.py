@@ -13,6 +13,8 @@ from secrets import randbits
 from typing import Final
 
 from penstock.brokers.mqtt.deliver.delivery import Delivery
+from penstock.brokers.mqtt.deliver.replay import Replay, begin_replay
+from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
 from penstock.brokers.mqtt.sessions.errors import SessionLimitError, SessionTakenOverError
 from penstock.brokers.mqtt.sessions.expiry import DueTimes
 from penstock.brokers.mqtt.sessions.interface import SharedSubscriptions, is_shared
@@ -21,6 +23,7 @@ from penstock.brokers.mqtt.sessions.sink import ClientSink
 from penstock.brokers.mqtt.sessions.store import SessionStore
 from penstock.brokers.mqtt.sessions.wills import Wills
 from penstock.brokers.mqtt.subscriptions.interface import Subscription
+from penstock.brokers.mqtt.subscriptions.replay import PREFIX, parse_start, split_replay
 from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
 from penstock.platform.log import get_logger
 
@@ -57,8 +60,10 @@ class SessionRegistry:
         wills: Wills,
         limits: RegistryLimits,
         *,
+        replay: Replay,
         shared: SharedSubscriptions | None = None,
     ) -> None:
+        self.replay: Final = replay
         self.delivery: Final = delivery
         self.store: Final = store
         self.wills: Final = wills
@@ -249,11 +254,11 @@ class SessionRegistry:
     async def subscribe(self, session: Session, subscriptions: Sequence[Subscription]) -> list[int]:
         """Add subscriptions, or replace those with the same filters; return the reason codes of
         SUBACK. They are stored. Retained messages follow in a later turn of the loop."""
-        codes: list[int] = []
+        starts: dict[str, dict[ShardTail, int]] = {}
+        filters = set(session.subscriptions)
+        codes = [await self._accept(session, item, starts, filters) for item in subscriptions]
         added: list[tuple[Subscription, bool]] = []
-        for subscription in subscriptions:
-            code = self._check(session, subscription)
-            codes.append(code)
+        for subscription, code in zip(subscriptions, codes, strict=True):
             if code >= ReasonCode.UNSPECIFIED_ERROR:
                 continue
             is_new = subscription.filter not in session.subscriptions
@@ -265,17 +270,53 @@ class SessionRegistry:
         if session.is_ended:
             return codes
         for subscription, is_new in added:
-            if session.subscriptions.get(subscription.filter) is not subscription:
-                continue  # replaced or removed while the row was written
-            if is_shared(subscription.filter):
-                continue
+            is_current = session.subscriptions.get(subscription.filter) is subscription
+            if not is_current or is_shared(subscription.filter):
+                continue  # not current: replaced or removed while the row was written
             self.delivery.tree.add(session, subscription)
-            self._queue_retained(session, subscription, is_new=is_new)
+            if subscription.filter not in starts:
+                self._queue_retained(session, subscription, is_new=is_new)
+            elif session.sink is not None:
+                begin_replay(session, subscription, starts[subscription.filter])
+        if starts and session.is_persistent:
+            await self.store.put_with_position(session)
         return codes
 
-    def _check(self, session: Session, subscription: Subscription) -> int:
-        is_new = subscription.filter not in session.subscriptions
-        is_full = len(session.subscriptions) >= self.limits.subscriptions_per_session
+    async def _accept(
+        self,
+        session: Session,
+        subscription: Subscription,
+        starts: dict[str, dict[ShardTail, int]],
+        filters: set[str],
+    ) -> int:
+        """Return the reason code of SUBACK; add where the history begins, if there is one, and the
+        filter to those of the session."""
+        code = self._check(session, subscription, filters)
+        if code < ReasonCode.UNSPECIFIED_ERROR and is_replay(subscription):
+            code = await self._find_history(subscription, starts)
+        if code < ReasonCode.UNSPECIFIED_ERROR:
+            filters.add(subscription.filter)
+        return code
+
+    async def _find_history(
+        self, subscription: Subscription, starts: dict[str, dict[ShardTail, int]]
+    ) -> int:
+        """Find where the history of a subscription begins; return the reason code of SUBACK."""
+        split = split_replay(subscription.filter)
+        if subscription.filter.startswith(PREFIX):
+            if split is None:
+                return ReasonCode.TOPIC_FILTER_INVALID
+            subscription.start, subscription.inner = split
+        start = parse_start(subscription.start, self.delivery.now_ms())
+        if start is None or is_shared(subscription.inner):
+            return ReasonCode.TOPIC_FILTER_INVALID
+        tails = self.delivery.tails_for(subscription.inner)
+        starts[subscription.filter] = await self.replay.find_starts(tails, start)
+        return subscription.qos
+
+    def _check(self, session: Session, subscription: Subscription, filters: set[str]) -> int:
+        is_new = subscription.filter not in filters
+        is_full = len(filters) >= self.limits.subscriptions_per_session
         if is_new and (is_full or len(self.delivery.tree) >= self.limits.subscriptions):
             return ReasonCode.QUOTA_EXCEEDED
         if is_shared(subscription.filter):
@@ -291,6 +332,8 @@ class SessionRegistry:
         if starts:
             subscription.since = starts
             session.has_starts = True
+            if session.is_persistent:
+                self.store.with_starts.append(session)
 
     def _queue_retained(
         self, session: Session, subscription: Subscription, *, is_new: bool
@@ -298,8 +341,6 @@ class SessionRegistry:
         handling = subscription.retain_handling
         if handling == 2 or (handling == 1 and not is_new):
             return
-        if subscription.inner is not subscription.filter:
-            return  # history takes the place of retained messages
         self.delivery.queue_retained(session, subscription)
 
     async def unsubscribe(self, session: Session, filters: Sequence[str]) -> list[int]:
@@ -372,3 +413,8 @@ class SessionRegistry:
         for session in list(self._sessions.values()):
             if session.owner is None:
                 self._wait(session)
+
+
+def is_replay(subscription: Subscription) -> bool:
+    """Say whether history comes before the live messages of a subscription."""
+    return bool(subscription.start) or subscription.filter.startswith(PREFIX)

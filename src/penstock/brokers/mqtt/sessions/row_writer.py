@@ -70,6 +70,9 @@ class RowWriter:
             await self._drivers.run_blocking(create)
         return self.route()
 
+    def has_topic(self) -> bool:
+        return (self._namespace, TOPIC) in self._drivers.broker_cache.topics
+
     def route(self) -> TopicRoute:
         return self._drivers.routes.find(TOPIC, self._namespace)
 

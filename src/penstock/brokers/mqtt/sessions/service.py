@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from penstock.adapter import StorageDriverManager
 from penstock.brokers.mqtt.deliver.delivery import Delivery
+from penstock.brokers.mqtt.deliver.replay import Replay
 from penstock.brokers.mqtt.deliver.retained_queue import RetainedSource
 from penstock.brokers.mqtt.deliver.tails import MessageDecoder, TopicNames
 from penstock.brokers.mqtt.sessions.interface import SharedSubscriptions, WillPublisher
@@ -73,6 +74,7 @@ class SessionService:
                 subscriptions_per_session=settings.subscriptions_per_session_max,
                 expiry_s=settings.session_expiry_max_s,
             ),
+            replay=Replay(drivers),
         )
         self._tasks: Final[list[asyncio.Task[None]]] = []
 
@@ -89,6 +91,7 @@ class SessionService:
         self.delivery.retained = retained
         self.registry.shared = shared
         self.delivery.start()
+        self.delivery.stored_topics_for = self._mapping.stored_topics_for
         await Recovery(self._drivers, self.registry, self._mapping).run()
         await self.store.mark()
         self.registry.start_timers()

@@ -37,6 +37,8 @@ class SessionStore:
         """Sessions whose position, receipts or own row a mark has to look at."""
         self._out: list[Session] = []
         """Sessions with QoS 2 packets that wait for their row."""
+        self.with_starts: Final[list[Session]] = []
+        """Sessions that have subscribed since the last mark."""
         delivery.position_changed = self._position_changed
         delivery.write_out = self._write_out
         writer.before_write = self._add_out_rows
@@ -96,13 +98,14 @@ class SessionStore:
         """Write the rows of sessions that changed, and then how far each shard was delivered. When
         one cannot be written, the next mark covers more."""
         changed, self._changed = self._changed, []
+        with_starts = self.with_starts[:]
         ends = {
             tail: tail.known_end
             for tail in self._delivery.tails
             if tail.known_end != tail.marked_end
         }
-        if not changed and not ends:
-            return
+        if not changed and (not ends or not self.writer.has_topic()):
+            return  # a node that has had no sessions keeps no marks
         written: list[Row] = []
         for session in changed:
             session.position_is_dirty = False
@@ -121,6 +124,9 @@ class SessionStore:
             tail.marked_end = end
         for session in changed:
             _prune_receipts(session, ends)
+        del self.with_starts[: len(with_starts)]
+        for session in with_starts:
+            _drop_starts(session)
         self.marks += 1
 
     def _repeat(self, changed: list[Session]) -> None:
@@ -240,6 +246,21 @@ def _prune_receipts(session: Session, marked: dict[ShardTail, int]) -> None:
             del session.received_ends[tail.name]
     if not session.received_ends:
         session.received_ends = None
+
+
+def _drop_starts(session: Session) -> None:
+    """Drop the starts of subscriptions where nothing from before the mark is read any more."""
+    session.has_starts = False
+    needed = (session.behind or {}).keys() | (session.hints or {}).keys()
+    for subscription in session.subscriptions.values():
+        if subscription.since is not None:
+            since = {
+                tail: at
+                for tail, at in subscription.since.items()
+                if tail in needed or at > tail.marked_end
+            }
+            subscription.since = since or None
+            session.has_starts = session.has_starts or bool(since)
 
 
 def _out_row(session: Session) -> Row:

@@ -37,6 +37,7 @@ class Subscription:
         "retain_as_published",
         "retain_handling",
         "since",
+        "start",
     )
 
     def __init__(
@@ -49,8 +50,10 @@ class Subscription:
         retain_handling: int = 0,
         identifier: int = 0,
         inner: str = "",
+        start: str = "",
     ) -> None:
-        """`identifier` 0: the subscription has none."""
+        """`identifier` 0: the subscription has none. `start`: where the history begins that comes
+        before live messages, as in `$replay/{start}/…`; empty: there is none."""
         self.filter = filter
         self.inner = inner or filter
         self.qos = qos
@@ -58,6 +61,7 @@ class Subscription:
         self.retain_as_published = retain_as_published
         self.retain_handling = retain_handling
         self.identifier = identifier
+        self.start = start
         self.since: dict[ShardTail, int] | None = None
 
     def __repr__(self) -> str:
