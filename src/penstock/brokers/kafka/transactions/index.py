@@ -164,11 +164,11 @@ class TransactionIndex:
             writer.is_open = False
             return True
 
-    def shut(self, producer_id: int) -> None:
-        """Reject further writes of a producer."""
+    def shut(self, producer_id: int, started_ms: int) -> None:
+        """Reject further writes of a transaction; the next one of its producer may have begun."""
         with self._lock:
             writer = self._writers.get(producer_id)
-            if writer is not None:
+            if writer is not None and writer.started_ms == started_ms:
                 writer.is_open = False
 
     def wait_until_written(self, producer_id: int, seconds: float) -> bool:

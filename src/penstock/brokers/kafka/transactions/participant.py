@@ -66,7 +66,7 @@ class TransactionParticipant:
                 writer = Writer(state.transactional_id, state.epoch, bounds, state.started_ms)
                 self._index.open(state.producer_id, writer, may_have_written=True)
                 if state.status != "ongoing":
-                    self._index.shut(state.producer_id)
+                    self._index.shut(state.producer_id, state.started_ms)
         self._release_ended()
 
     def resume(self, shards: Collection[str]) -> None:
@@ -89,7 +89,7 @@ class TransactionParticipant:
                 _log.info("transaction_not_continued", reason=str(error))
                 continue
             if state.status != "ongoing":
-                self._index.shut(state.producer_id)
+                self._index.shut(state.producer_id, state.started_ms)
 
     def _release_ended(self) -> list[TransactionState]:
         """Release what transactions hold up that were open when the node loaded them, and have
