@@ -4,14 +4,7 @@ The interface for the command line; other packages import from `penstock.meta`.
 """
 
 from penstock.meta.client_api.local_reads import ANY_AGE, STALENESS_MS
-from penstock.meta.controller.decisions import (
-    DRAINING,
-    ONLINE,
-    Load,
-    load_of,
-    replica_nodes,
-    short_of_room,
-)
+from penstock.meta.controller.decisions import Load, load_of, replica_nodes, short_of_room
 from penstock.meta.controller.decommission import last_replica_shards, listed, lost_shards
 from penstock.meta.controller.reassignment_plans import plan_balance, plan_to
 from penstock.meta.controller.replica_status import (
@@ -22,7 +15,7 @@ from penstock.meta.controller.replica_status import (
 from penstock.meta.proto import meta_pb2
 from penstock.meta.remote.connection import MetaConnection
 from penstock.meta.remote.groups import RemoteRows
-from penstock.meta.state.constants import INTERNAL_LISTENER, REASSIGNMENT_ROLE
+from penstock.meta.state.constants import DRAINING, INTERNAL_LISTENER, ONLINE, REASSIGNMENT_ROLE
 from penstock.meta.state.metadata.rows import NODES, SHARDS
 
 __all__ = [

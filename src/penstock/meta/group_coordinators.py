@@ -24,9 +24,9 @@ from hashlib import blake2b
 from typing import Final
 
 from penstock.meta.client import Node, Update
-from penstock.meta.controller.decisions import OFFLINE, ONLINE, STORAGE_LISTENER
+from penstock.meta.controller.decisions import STORAGE_LISTENER
 from penstock.meta.events import NodePut, NodeRemoved
-from penstock.meta.state.constants import DEFAULT_NAMESPACE, STOPPING
+from penstock.meta.state.constants import DEFAULT_NAMESPACE, OFFLINE, ONLINE, STOPPING
 from penstock.platform.clock import Clock, SystemClock
 
 KAFKA_LISTENER: Final = "kafka"

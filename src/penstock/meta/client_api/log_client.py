@@ -20,6 +20,7 @@ from penstock.meta.state.constants import (
     DATA_PEERS_ROLE,
     EPOCH_BUMP_ROLE,
     HANDOVER_ROLE,
+    LASTING_DRAIN_ROLE,
     PLUGIN_STORAGE_ROLE,
     RACK,
     REASSIGNMENT_ROLE,
@@ -72,6 +73,7 @@ class ClusterClient(LogClient):
         DATA_PEERS_ROLE,
         COPY_ANEW_ROLE,
         REPLICA_ORDER_ROLE,
+        LASTING_DRAIN_ROLE,
     )
     _proof = StartProof()
     """Whether this node's logs have what they had at its last end; set before it registers."""

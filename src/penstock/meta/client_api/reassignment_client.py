@@ -9,8 +9,8 @@ from penstock.errors import BadRequestError, StaleWriteError, StoreError, Unknow
 from penstock.meta.client import LeaderOutcome, ReplicaMove
 from penstock.meta.client_api.metadata_proposer import expect_result
 from penstock.meta.client_api.replica_client import LogReplicaClient
-from penstock.meta.controller.decisions import DRAINING, ONLINE
 from penstock.meta.controller.replica_decisions import drains
+from penstock.meta.state.constants import DRAINING, ONLINE
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.rows import NODES, SHARDS
 from penstock.meta.state.model import Shard

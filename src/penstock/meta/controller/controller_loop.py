@@ -15,15 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from penstock.errors import StoreError
-from penstock.meta.controller.decisions import (
-    DRAINING,
-    OFFLINE,
-    ONLINE,
-    failovers,
-    lost_nodes,
-    replica_nodes,
-    short_of_room,
-)
+from penstock.meta.controller.decisions import failovers, lost_nodes, replica_nodes, short_of_room
 from penstock.meta.controller.replica_decisions import (
     PreferredLeaders,
     completions,
@@ -34,7 +26,14 @@ from penstock.meta.controller.replica_decisions import (
 )
 from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.raft.group.status import RaftStatus
-from penstock.meta.state.constants import ACTIVE, REASSIGNMENT_ROLE, STOPPING
+from penstock.meta.state.constants import (
+    ACTIVE,
+    DRAINING,
+    OFFLINE,
+    ONLINE,
+    REASSIGNMENT_ROLE,
+    STOPPING,
+)
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.replica_sets import is_replicated, min_insync_of
 from penstock.meta.state.metadata.rows import NODES, SHARDS, TOPICS, read_beats

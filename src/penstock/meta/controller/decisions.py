@@ -20,14 +20,17 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from penstock.meta.state.constants import DATA_PEERS_ROLE, INTERNAL_LISTENER, LOST, RACK
+from penstock.meta.state.constants import (
+    DATA_PEERS_ROLE,
+    INTERNAL_LISTENER,
+    LOST,
+    OFFLINE,
+    ONLINE,
+    RACK,
+)
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Node, Shard
 from penstock.meta.state.offsets.commands import GroupName
-
-ONLINE = "online"
-OFFLINE = "offline"
-DRAINING = "draining"
 
 STORAGE_LISTENER: Final = "storage"
 """The listener name under which a node announces the address of its storage API."""

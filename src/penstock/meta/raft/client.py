@@ -31,7 +31,6 @@ from penstock.meta.client_api.local_reads import STALENESS_MS
 from penstock.meta.client_api.log_client import ClusterClient
 from penstock.meta.controller.controller_loop import ControllerLoop
 from penstock.meta.controller.decisions import (
-    OFFLINE,
     load_of,
     place_shards,
     racks_of,
@@ -78,7 +77,7 @@ from penstock.meta.raft.node import NodeTiming, RaftNode
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.state.constants import STOPPING
+from penstock.meta.state.constants import OFFLINE, STOPPING
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.replication import all_hand_over
 from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS

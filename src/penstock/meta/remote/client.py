@@ -24,7 +24,6 @@ from penstock.meta.client import StartProof
 from penstock.meta.client_api.local_reads import STALENESS_MS
 from penstock.meta.client_api.log_client import ClusterClient
 from penstock.meta.controller.decisions import (
-    OFFLINE,
     Load,
     load_of,
     load_of_placements,
@@ -41,7 +40,7 @@ from penstock.meta.remote.groups import RemoteGroup, RemoteRows
 from penstock.meta.service import SERVICE, MetaService
 from penstock.meta.standalone.log import METADATA
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.constants import STOPPING
+from penstock.meta.state.constants import OFFLINE, STOPPING
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.replication import all_hand_over
 from penstock.meta.state.metadata.rows import NODES, SHARDS

@@ -46,6 +46,8 @@ operator has elected a leader that lacks records."""
 REPLICA_ORDER_ROLE: Final = "replica-order"
 """A role of every node whose release stores the replicas of a shard before a reassignment, and
 restores their order when it is cancelled."""
+LASTING_DRAIN_ROLE: Final = "lasting-drain"
+"""A role of every node whose release lets a drained node drain on when it registers again."""
 RACK: Final = "rack"
 """Under this name a node announces, among its listeners, on which rack it is. All releases store
 listeners as they come."""
@@ -71,10 +73,12 @@ MEMORY_STORAGE: Final = "EngineMemory"
 OFFLINE: Final = "offline"
 """Status of a node that is gone, or fenced: it takes part in nothing until it registers again."""
 ONLINE: Final = "online"
+DRAINING: Final = "draining"
+"""Status of a node that an operator empties: it gets no new shards, and others lead for it."""
 STOPPING: Final = "stopping"
 """Status of a node that is about to stop in order: it keeps its replicas in sync, and leads only
 what no other node can lead."""
-NODE_STATUSES: Final = frozenset({ONLINE, OFFLINE, "draining", STOPPING})
+NODE_STATUSES: Final = frozenset({ONLINE, OFFLINE, DRAINING, STOPPING})
 
 SEGMENT_STEPS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {

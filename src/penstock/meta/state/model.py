@@ -180,9 +180,12 @@ def stored_fields(shard: Shard) -> tuple[object, ...]:
 
 
 def stored_node(node: Node) -> tuple[object, ...]:
-    """Return a node as it is stored: without what it has not reported."""
+    """Return a node as it is stored: without the last fields that have their defaults, as older
+    releases store it."""
     fields: tuple[object, ...] = astuple(node)
-    return fields if node.free_bytes >= 0 else fields[:-1]
+    if node.is_draining:
+        return fields
+    return fields[:-1] if node.free_bytes >= 0 else fields[:-2]
 
 
 class Segment(Struct, frozen=True, array_like=True, kw_only=True):
@@ -219,6 +222,8 @@ class Node(Struct, frozen=True, array_like=True, kw_only=True):
     registered_at_ms: int
     free_bytes: int = -1
     """Free space where the node keeps records, at its last report; -1: it has not reported any."""
+    is_draining: bool = False
+    """Whether an operator empties the node, also while it is offline or about to stop."""
 
 
 class Member(Struct, frozen=True, array_like=True, kw_only=True):

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from penstock.meta.events import Event, NodePut, NodeRemoved
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.constants import NODE_STATUSES, OFFLINE, STOPPING
+from penstock.meta.state.constants import DRAINING, NODE_STATUSES, OFFLINE, ONLINE, STOPPING
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata.commands import (
     AcquireLease,
@@ -29,6 +29,7 @@ from penstock.meta.state.metadata.commands import (
 from penstock.meta.state.metadata.data_loss import lose_replicas
 from penstock.meta.state.metadata.replication import (
     Restart,
+    all_drain_on,
     all_hand_over,
     all_replicate,
     fence_node,
@@ -45,6 +46,7 @@ from penstock.meta.state.view import View
 def register_node(view: View, command: RegisterNode, moment: Moment) -> Change | Rejected:
     before = NODES.get(view, command.node_id)
     is_same_run = before is not None and "" != command.boot_id == before.boot_id
+    is_draining = before is not None and before.is_draining and all_drain_on(view)
     node = Node(
         node_id=command.node_id,
         address=command.address,
@@ -52,9 +54,10 @@ def register_node(view: View, command: RegisterNode, moment: Moment) -> Change |
         roles=command.roles,
         boot_id=command.boot_id,
         epoch=_epoch(view, before, moment, is_same_run=is_same_run),
-        status="online",
+        status=DRAINING if is_draining else ONLINE,
         registered_at_ms=moment.time_ms,
         free_bytes=command.free_bytes,
+        is_draining=is_draining,
     )
     NODES.put(view, node, node.node_id)
     events: list[Event] = [NodePut(node)]
@@ -97,6 +100,10 @@ def set_node_status(view: View, command: SetNodeStatus, moment: Moment) -> Chang
     if command.epoch not in {None, node.epoch}:
         return Rejected("stale", f"node {node.node_id} has registered again since")
     changed = replace(node, status=command.status)
+    if command.status in {DRAINING, ONLINE} and all_drain_on(view):
+        # An operator says what becomes of the node, not whether it runs.
+        status = node.status if node.status in {OFFLINE, STOPPING} else command.status
+        changed = replace(node, status=status, is_draining=command.status == DRAINING)
     NODES.put(view, changed, node.node_id)
     events: list[Event] = [NodePut(changed)]
     if command.status == OFFLINE:

@@ -22,6 +22,7 @@ from penstock.meta.state.constants import (
     ACTIVE,
     COPY_ANEW_ROLE,
     HANDOVER_ROLE,
+    LASTING_DRAIN_ROLE,
     MEMORY_STORAGE,
     OFFLINE,
     ONLINE,
@@ -93,6 +94,11 @@ def all_copy_anew(view: Reader) -> bool:
 def all_restore_order(view: Reader) -> bool:
     """Return whether every node runs a release that stores the replicas before a reassignment."""
     return all(REPLICA_ORDER_ROLE in node.roles for node in NODES.scan(view))
+
+
+def all_drain_on(view: Reader) -> bool:
+    """Return whether every node runs a release that stores whether a node drains."""
+    return all(LASTING_DRAIN_ROLE in node.roles for node in NODES.scan(view))
 
 
 # Commands that name shards
