@@ -16,12 +16,13 @@ from penstock.meta.proto import meta_pb2
 from penstock.meta.remote.connection import MetaConnection
 from penstock.meta.remote.groups import RemoteRows
 from penstock.meta.state.constants import DRAINING, INTERNAL_LISTENER, ONLINE, REASSIGNMENT_ROLE
-from penstock.meta.state.metadata.rows import NODES, SHARDS
+from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS
 
 __all__ = [
     "ANY_AGE",
     "DRAINING",
     "INTERNAL_LISTENER",
+    "MEMBERS",
     "NODES",
     "ONLINE",
     "REASSIGNMENT_ROLE",

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 from msgspec.msgpack import Decoder
 from tests.meta.raft.cluster_in_process import ClusterInProcess, wait_until
+from typer.testing import CliRunner
 
+from penstock.cli import build
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -376,3 +379,37 @@ def test_a_watch_whose_client_does_not_read_ends_with_its_queue_full(
         for number in range(5):
             solo.create_topic(f"t-{number}")
         assert list(steps) == [], "it goes on from its revision with another watch"
+
+
+def test_the_command_remove_succeeds_when_the_first_answer_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+    original = MetaConnection._call
+    lost: list[str] = []
+
+    def lose_the_first_answer(
+        self: MetaConnection, address: str, method: str, request: Message, reply_type: type[Message]
+    ) -> Message:
+        reply = original(self, address, method, request, reply_type)
+        if method == "RemoveNode" and not lost:
+            lost.append(address)
+            raise DeadlineError("the answer is lost")
+        return reply
+
+    monkeypatch.setattr(MetaConnection, "_call", lose_the_first_answer)
+    with ClusterInProcess(tmp_path) as cluster, ExitStack() as closing:
+        cluster.start_all()
+        leader = cluster.leader()
+        gone = next(node for node in cluster.clients if node != leader)
+        addresses = ",".join(
+            address for node, address in _served(cluster, closing).items() if node != gone
+        )
+        cluster.stop(gone)
+        remove = ["cluster", "remove", str(gone), "--server", addresses]
+        outcome = CliRunner().invoke(build(), remove)
+        assert f"removed node {gone} from all groups" in outcome.output, outcome.exception
+        assert len(lost) == 1
+        again = CliRunner().invoke(build(), remove)
+        assert f"there is no node {gone}" in str(again.exception)
+        assert gone not in cluster.clients[leader].metadata_group.configuration.voters

@@ -31,6 +31,7 @@ from penstock.meta.admin import (
     ANY_AGE,
     DRAINING,
     INTERNAL_LISTENER,
+    MEMBERS,
     NODES,
     ONLINE,
     SHARDS,
@@ -129,8 +130,21 @@ def _place_of(node: Node) -> str:
 
 
 def _remove(connection: MetaConnection, node: int, *, is_forced: bool) -> list[str]:
+    """Remove a node. A call is sent again when its answer was lost: the second one may find that
+    the first one has removed the node."""
+    was_known = _is_known(connection, node)
     request = pb.RemoveNodeRequest(node_id=node, is_forced=is_forced)
-    return list(connection.call("RemoveNode", request, pb.RemoveNodeReply).lost_shards)
+    try:
+        return list(connection.call("RemoveNode", request, pb.RemoveNodeReply).lost_shards)
+    except BadRequestError:
+        if not was_known or _is_known(connection, node):
+            raise
+    return last_replica_shards(RemoteRows(connection, 0), node)
+
+
+def _is_known(connection: MetaConnection, node: int) -> bool:
+    rows = RemoteRows(connection, 0)
+    return MEMBERS.get(rows, node) is not None or NODES.get(rows, node) is not None
 
 
 def _print_lost(node: int, shards: list[str]) -> None:
