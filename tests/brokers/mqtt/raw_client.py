@@ -22,7 +22,6 @@ class RawClient:
         self._decoder = Decoder(from_client=False)
         self._buffer = b""
         self._packets: deque[Packet] = deque()
-        self._is_connected = False
 
     def __enter__(self) -> Self:
         return self
@@ -62,14 +61,7 @@ class RawClient:
             if not data:
                 return None
             self._buffer += data
-            packets, consumed = self._decoder.decode(
-                self._buffer, self.version if self._is_connected else None
-            )
-            if packets:
-                self._is_connected = True
-                more, rest = self._decoder.decode(self._buffer[consumed:], self.version)
-                packets += more
-                consumed += rest
+            packets, consumed = self._decoder.decode(self._buffer, self.version)
             self._packets.extend(packets)
             self._buffer = self._buffer[consumed:]
         return self._packets.popleft()

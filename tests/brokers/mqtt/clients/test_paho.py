@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import paho.mqtt.client as paho
 import pytest
-from tests.brokers.mqtt.clients.paho_client import VERSIONS, PahoClient, paho_client
+from tests.brokers.mqtt.clients.paho_client import VERSIONS, paho_client
 from tests.brokers.mqtt.serving import port_of, serve
 
 from penstock.remote.server.node_server import Server
@@ -85,10 +86,6 @@ def test_sessions_and_retained_messages_survive_a_restart(directory: Path, versi
 def test_a_will_is_published_when_the_connection_is_lost(server: Server) -> None:
     with paho_client(port_of(server), "watcher") as watcher:
         watcher.subscribe("wills/+", 1)
-        client = PahoClient.__new__(PahoClient)
-        del client
-        import paho.mqtt.client as paho
-
         lost = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="lost")
         lost.will_set("wills/lost", b"gone", 1)
         lost.connect("127.0.0.1", port_of(server))

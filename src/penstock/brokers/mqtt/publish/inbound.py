@@ -422,6 +422,7 @@ class Inbound:
     def released(self, packet_id: int) -> None:
         """PUBCOMP of a QoS 2 packet leaves."""
         self._reused.pop(packet_id, None)
+        self._reused.pop(packet_id, None)
         if packet_id in self._qos2_here:
             self._qos2_here.discard(packet_id)
             self.outstanding -= 1
