@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 
 from penstock.brokers.mqtt.deliver.message import Message
 from penstock.brokers.mqtt.wire.packets import Packet
-from penstock.brokers.mqtt.wire.pure.runs import Outgoing
+from penstock.brokers.mqtt.wire.pure.runs import EncodedRun, Outgoing
 from penstock.codec import append_interface as interface
 from penstock.codec.format import Damage, RawRecord
 from penstock.record import Record, ShardId, StoredRecord
@@ -492,7 +492,7 @@ class MqttReceivedRun:
         retain_as_published: bool,
         identifiers: Sequence[int],
         now_ms: int,
-    ) -> MqttEncodedRun: ...
+    ) -> EncodedRun: ...
     def messages(self, shard: object) -> list[Message]: ...
 
 class MqttIntake:
@@ -512,7 +512,7 @@ class MqttIntake:
     def clear(self) -> None:
         """Drop all topics, shards and grants."""
 
-    def add_shard(self, id: ShardId, size_max: int) -> int:
+    def add_shard(self, shard: ShardId, size_max: int) -> int:
         """Add a shard that takes records of at most `size_max` bytes; return its number."""
 
     def admit(self, topic: str, mapped: object, shard: int) -> bool:

@@ -14,8 +14,9 @@ General promises:
 
 An engine declares what else it can do by the classes that it inherits from: `BatchEngine`,
 `ColumnEngine`, `TryWriteEngine`, `NativeAppendEngine`, `SharedSyncEngine`, `VerifiedEngine`. An
-engine that lacks one of their methods cannot be constructed. The handler asks for these classes with
-every request, so they are not protocols. It asks for `TransactionalEngine` once per transaction.
+engine that lacks one of their methods cannot be constructed. The handler asks for these classes
+with every request, so they are not protocols. It asks for `TransactionalEngine` once per
+transaction.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from penstock.adapter import StorageDriverManager
 from penstock.brokers.mqtt.metrics import MqttMetrics
 from penstock.brokers.mqtt.protocol.hooks import Hooks
+from penstock.brokers.mqtt.publish.fast_path import make_fast_path
 from penstock.brokers.mqtt.publish.path import PublishPath
 from penstock.brokers.mqtt.publish.records import RecordCodec
 from penstock.brokers.mqtt.publish.service import PublishService
@@ -63,13 +64,12 @@ class MqttBroker:
         self.node_id: Final = drivers.node_id
         self.hooks: Final = Hooks()
         self.metrics: Final = MqttMetrics(registry)
-        self.decoder: Final = Decoder(
-            DecodeLimits(
-                packet_size_max=self.settings.packet_size_max,
-                topic_bytes_max=self.settings.topic_size_max,
-                topic_levels_max=self.settings.topic_levels_max,
-            )
+        self.limits: Final = DecodeLimits(
+            packet_size_max=self.settings.packet_size_max,
+            topic_bytes_max=self.settings.topic_size_max,
+            topic_levels_max=self.settings.topic_levels_max,
         )
+        self.decoder: Final = Decoder(self.limits)
         self.clients: Final[dict[ClientConnection, None]] = {}
         """The connections of clients that were accepted, oldest first."""
         self._tasks: Final[set[asyncio.Task[None]]] = set()
@@ -98,6 +98,7 @@ class MqttBroker:
             clock=clock,
             settings=mqtt,
         )
+        self.publish_path.fast = make_fast_path(self.publish_path, drivers, self.limits)
         self.publisher: Final = PublishService(self.publish_path)
         self.shared: SharedSubscriptions | None = None
         """The groups of shared subscriptions; set before the start."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.adapter import StorageDriverManager
 from penstock.brokers.mqtt.deliver.log_reader import LogReader
@@ -20,6 +20,7 @@ from penstock.brokers.mqtt.deliver.message import Message
 from penstock.brokers.mqtt.deliver.metrics import DeliveryCounts
 from penstock.brokers.mqtt.deliver.outgoing import Outgoing
 from penstock.brokers.mqtt.deliver.pages import Page, PageCache
+from penstock.brokers.mqtt.deliver.received import ReceivedMessages
 from penstock.brokers.mqtt.deliver.retained_queue import RetainedQueue, RetainedSource
 from penstock.brokers.mqtt.deliver.run import Run
 from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
@@ -30,6 +31,9 @@ from penstock.brokers.mqtt.subscriptions.tree import SubscriptionTree
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 from penstock.record import Offset
+
+if TYPE_CHECKING:
+    from penstock._native import MqttReceivedRun
 
 BLOCKED_PAUSE_S: Final = 0.05
 """How soon a subscriber whose output is too long is looked at again."""
@@ -142,6 +146,24 @@ class Delivery:
         if not self._is_scheduled:
             self._schedule()
 
+    def received(self, shard_name: str, run: MqttReceivedRun) -> None:
+        """Deliver a run that native code has stored, at the end of this turn."""
+        tail = self.tails.by_name.get(shard_name)
+        if tail is None:
+            tail = self._open_unknown(shard_name, run.first)
+            if tail is None:
+                return
+        messages = ReceivedMessages(run, tail)
+        if run.first != tail.end or tail.reading or self._limits.holds_any:
+            self.appended(shard_name, Offset(run.first), messages)
+            return
+        if not tail.queued:
+            self._dirty.append(tail)
+        tail.queued.append(messages)
+        tail.end += len(messages)
+        if not self._is_scheduled:
+            self._schedule()
+
     def passed(self, messages: Sequence[Message]) -> None:
         """Deliver messages that are not stored, with QoS 0, to connected subscribers."""
         self._passed += messages
@@ -193,13 +215,26 @@ class Delivery:
             for subscriber in pumps:
                 subscriber.pump()
 
-    def _deliver(self, tail: ShardTail | None, messages: list[Message], now_ms: int) -> None:
+    def _deliver(
+        self,
+        tail: ShardTail | None,
+        messages: Sequence[Message | ReceivedMessages],
+        now_ms: int,
+    ) -> None:
         """Group messages by route and QoS, and hand each group to the subscribers."""
         find = self.routes.find
         run: list[Message] = []
         current: Route | None = None
         qos = -1
         for message in messages:
+            if isinstance(message, ReceivedMessages):
+                if run and current is not None:
+                    _hand_over(Run(tail, run, qos, now_ms), current)
+                run, current = [], None
+                route = find(message.source.topic)
+                if route.entries:
+                    _hand_over(Run(tail, message, message.source.qos, now_ms), route)
+                continue
             route = find(message.topic)
             if route is not current or message.qos != qos:
                 if run and current is not None:

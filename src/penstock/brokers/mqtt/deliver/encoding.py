@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.brokers.mqtt.deliver.message import Message
+from penstock.brokers.mqtt.deliver.received import ReceivedMessages
 from penstock.brokers.mqtt.wire.codec import EncodedRun
 
 MQTT_5: Final = 5
@@ -48,8 +50,16 @@ def encoding_class(
     return found
 
 
-def encode_run(messages: list[Message], encoding: EncodingClass, now_ms: int) -> EncodedRun:
+def encode_run(messages: Sequence[Message], encoding: EncodingClass, now_ms: int) -> EncodedRun:
     """Return the packets of messages in one class."""
+    if isinstance(messages, ReceivedMessages):
+        return messages.source.encode(
+            encoding.is_5,
+            encoding.qos,
+            encoding.retain_as_published,
+            encoding.identifiers,
+            now_ms,
+        )
     return EncodedRun(
         messages,
         encoding.is_5,

@@ -13,9 +13,11 @@ offsets wait for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.brokers.mqtt.deliver.cursor import Cursor, Hint
+from penstock.brokers.mqtt.deliver.received import in_flight_of, offset_at
 from penstock.brokers.mqtt.deliver.window import Window
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ class Outgoing:
         self.send_qos0(sink, run.messages, encoded, match)
 
     def send_qos0(
-        self, sink: ClientSink, messages: list[Message], encoded: EncodedRun, match: Match
+        self, sink: ClientSink, messages: Sequence[Message], encoded: EncodedRun, match: Match
     ) -> None:
         """Send all messages of a run."""
         counts = self.context.counts
@@ -130,12 +132,12 @@ class Outgoing:
         encoded = run.encoded(match.encoding(sink.version, qos))
         sent = self.send_acknowledged(sink, messages, encoded, match, qos, room)
         if sent < len(messages):
-            self._fall_behind(tail, messages[sent].offset)
+            self._fall_behind(tail, offset_at(messages, sent))
 
     def send_acknowledged(
         self,
         sink: ClientSink,
-        messages: list[Message],
+        messages: Sequence[Message],
         encoded: EncodedRun,
         match: Match,
         qos: int,
@@ -154,19 +156,17 @@ class Outgoing:
         ids = range(window.last_id + 1, window.last_id + 1 + count)
         if not is_plain or encoded.largest > sink.maximum_packet_size or not window.are_free(ids):
             return self._send_singly(sink, messages, encoded, match, qos, room, is_dup=is_dup)
-        in_flight = window.in_flight
-        tail = messages[0].shard
-        for packet_id, message in zip(ids, messages, strict=False):
-            in_flight[packet_id] = (tail, message.offset, qos, None)
+        window.in_flight.update(zip(ids, in_flight_of(messages, qos), strict=False))
         packets = encoded.stamped(0, count, window.last_id)
         window.last_id += count
-        self._send(packets, qos, count, messages[count - 1])
+        last = messages[count - 1] if qos == 2 and self.is_persistent else None
+        self._send(packets, qos, count, last)
         return count
 
     def _send_singly(
         self,
         sink: ClientSink,
-        messages: list[Message],
+        messages: Sequence[Message],
         encoded: EncodedRun,
         match: Match,
         qos: int,

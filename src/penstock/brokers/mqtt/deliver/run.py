@@ -5,6 +5,7 @@ The run encodes its messages once for each encoding class, when the first subscr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.brokers.mqtt.deliver.encoding import EncodingClass, encode_run
@@ -19,7 +20,7 @@ class Run:
     __slots__ = ("_encoded", "messages", "now_ms", "qos", "tail")
 
     def __init__(
-        self, tail: ShardTail | None, messages: list[Message], qos: int, now_ms: int
+        self, tail: ShardTail | None, messages: Sequence[Message], qos: int, now_ms: int
     ) -> None:
         """`tail` None: the messages are not stored."""
         self.tail: Final = tail

@@ -8,6 +8,7 @@ from penstock.brokers.mqtt.deliver.message import Message
 
 if TYPE_CHECKING:
     from penstock.adapter.record_watch import RecordWatch
+    from penstock.brokers.mqtt.deliver.received import ReceivedMessages
 
 
 class ShardTail:
@@ -40,7 +41,7 @@ class ShardTail:
         self.end = end
         self.marked_end = -1
         """`known_end` of the last mark."""
-        self.queued: list[Message] = []
+        self.queued: list[Message | ReceivedMessages] = []
         self.expected = 0
         """Appends of this front end that are on their way in other threads."""
         self.reading = False

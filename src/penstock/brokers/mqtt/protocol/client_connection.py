@@ -138,6 +138,21 @@ class ClientConnection:
         """See `Protocol` of `brokers.network`."""
         if self._is_ended or (self._pauses & _BUSY and self._awaited_auth is None):
             return 0
+        inbound = self._inbound
+        if inbound is None or self._pauses & _BUSY:
+            return self._decode(view)
+        consumed, is_left = inbound.feed(view)
+        if consumed:
+            self._apply_rates(inbound)
+            view = view[consumed:]
+        if is_left and not self._is_ended:
+            consumed += self._decode(view)
+        elif len(view):
+            self._connection.expected = _expected_size(view)
+        return consumed
+
+    def _decode(self, view: memoryview) -> int:
+        """Decode and handle packets; return how many bytes they have."""
         try:
             packets, consumed = self._decoder.decode(view, self.version or None)
         except ProtocolError as error:

@@ -32,6 +32,7 @@ from penstock.platform.log import get_logger
 from penstock.record import Record
 
 if TYPE_CHECKING:
+    from penstock._native import MqttGrants
     from penstock.brokers.mqtt.deliver.message import Message
     from penstock.brokers.mqtt.sessions.session import Session
 
@@ -80,6 +81,8 @@ class Inbound:
         "_answers",
         "_appends",
         "_client",
+        "_grants",
+        "_grants_revision",
         "_is_flushing",
         "_passed",
         "_path",
@@ -106,6 +109,8 @@ class Inbound:
         self._aliases: TopicAliases | None = None
         self._answers: dict[tuple[str, int, bool], bool] = {}
         self._revision = -1
+        self._grants: MqttGrants | None = None if path.fast is None else path.fast.new_grants()
+        self._grants_revision = -1
         self._appends: dict[str, Append] = {}
         self._passed: list[Message] = []
         self._qos2_here: set[int] = set()
@@ -124,6 +129,40 @@ class Inbound:
         """Publishes that were stored since the connection set these to 0, and their bytes."""
 
     # Accepting
+
+    def feed(self, view: memoryview) -> tuple[int, bool]:
+        """Store the publishes at the beginning of a buffer natively, as far as that is possible.
+        Return how many bytes they have, and whether the next packet has to be decoded."""
+        fast = self._path.fast
+        hooks = self._path.hooks
+        if (
+            fast is None
+            or self._acks
+            or self._appends
+            or self.waiting_size
+            or hooks.rewriter.is_active
+            or not fast.is_ready()
+        ):
+            return 0, True
+        grants: MqttGrants | None = None
+        if not (self._client.is_superuser or isinstance(hooks.authorizer, AllowEverything)):
+            grants = self._grants
+            if hooks.authorizer.revision != self._grants_revision:
+                self._grants_revision = hooks.authorizer.revision
+                grants = self._grants = fast.new_grants()
+        session = self._session
+        fed = fast.feed(view, self._publisher.version, grants, session, is_stamped=self.is_stamped)
+        if fed.messages:
+            self.messages += fed.messages
+            self.size += fed.size
+            for packet_id in fed.received:
+                self._qos2_here.add(packet_id)
+                self.outstanding += 1
+        if fed.replies:
+            self._publisher.send(fed.replies)
+        for packet_id in fed.acknowledged:
+            session.acknowledged(packet_id, PacketType.PUBACK)
+        return fed.consumed, fed.is_left
 
     def accept(self, publish: Publish) -> MappedTopic | None:
         """Take one publish of the client. A topic that is returned must be created first; then the
@@ -251,6 +290,8 @@ class Inbound:
         self.messages += 1
         if retained is None:
             append.tokens.append(ack)
+            if path.fast is not None:
+                path.fast.admit(mapped, self._grants, publish.qos)
         else:
             append.tokens.append(_Retaining(ack, retained, message, record))
 

@@ -20,9 +20,11 @@ from penstock.errors import (
 from penstock.platform.clock import Clock
 
 if TYPE_CHECKING:
+    from penstock._native import MqttReceivedRun
     from penstock.brokers.mqtt.deliver.message import Message
     from penstock.brokers.mqtt.metrics import MqttMetrics
     from penstock.brokers.mqtt.protocol.hooks import Hooks
+    from penstock.brokers.mqtt.publish.fast_path import FastPath
     from penstock.brokers.mqtt.retained.store import RetainedStore
     from penstock.brokers.mqtt.topics.creation import TopicCreator
     from penstock.brokers.mqtt.topics.mapping import TopicMapping
@@ -34,6 +36,10 @@ class Delivering(Following, Protocol):
 
     def passed(self, messages: Sequence[Message]) -> None:
         """Deliver messages that are not stored to the subscribers that are connected."""
+        ...
+
+    def received(self, shard_name: str, run: MqttReceivedRun) -> None:
+        """Deliver a run that native code has stored."""
         ...
 
     def flush(self) -> None:
@@ -55,6 +61,8 @@ class PublishPath:
     metrics: MqttMetrics
     clock: Clock
     settings: MqttSettings
+    fast: FastPath | None = None
+    """None: all publishes go through `Inbound.accept`."""
 
 
 def reason_of(error: StoreError) -> int:

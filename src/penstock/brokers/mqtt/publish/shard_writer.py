@@ -77,6 +77,8 @@ class ShardWriter:
         """By shard: what waits for the call in the pool; a shard without one is not in here."""
         self.waiting_size = 0
         """Bytes of all appends that wait for the pool."""
+        self.delayed: Final[set[str]] = set()
+        """Shards that do not wait for a device, and whose records are written one by one."""
 
     def write(self, append: Append) -> None:
         """Append records; `append.done` gets the outcome, now or later."""
@@ -91,6 +93,8 @@ class ShardWriter:
         if queue is not None:
             queue.append(append)
             return
+        if not mapped.may_wait:
+            self.delayed.add(mapped.shard_name)
         self._queues[mapped.shard_name] = queue = deque((append,))
         self._spawn(self._drain(mapped.shard_name, queue), "mqtt-append")
 
@@ -119,6 +123,7 @@ class ShardWriter:
                     append.done(append, outcome)
         finally:
             del self._queues[shard_name]
+            self.delayed.discard(shard_name)
             for append in queue:
                 self.waiting_size -= append.size
 

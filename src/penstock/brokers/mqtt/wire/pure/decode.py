@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.brokers.mqtt.wire.errors import MalformedPacketError, ProtocolError
-from penstock.brokers.mqtt.wire.packets import MQTT_3_1, MQTT_5, Connect, Packet, PacketType
+from penstock.brokers.mqtt.wire.packets import (
+    MQTT_3_1,
+    MQTT_3_1_1,
+    MQTT_5,
+    Connect,
+    Packet,
+    PacketType,
+)
 from penstock.brokers.mqtt.wire.pure.bodies import read_body
 from penstock.brokers.mqtt.wire.pure.connect import read_connect
 from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
@@ -23,6 +30,7 @@ _FROM_CLIENT_ONLY: Final = {
     PacketType.UNSUBSCRIBE,
     PacketType.PINGREQ,
 }
+_OLD_CONNACK_SIZE: Final = 2
 _FLAGS_2: Final = {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}
 # The reserved flags are a malformed packet or a protocol error, both by the standard's text; which
 # one, clients' test suites fix for each type.
@@ -45,7 +53,7 @@ class Decoder:
     def decode(self, view: memoryview | bytes, version: int | None) -> tuple[list[Packet], int]:
         """Return the complete packets at the beginning of `view`, and how many bytes they have.
 
-        `version` None: nothing was received yet, only CONNECT (from a server: CONNACK) is
+        `version` None: nothing was received yet, only CONNECT (from a server: any packet) is
         accepted, and decoding stops after it. A packet that breaks the rules raises
         `ProtocolError`, which has the packets before it.
         """
@@ -79,7 +87,7 @@ class Decoder:
     def _bounds(self, view: memoryview | bytes, version: int | None) -> tuple[int, int] | None:
         """Return where a packet's body begins and ends; None: the packet is not complete."""
         kind = view[0] >> 4
-        if version is None and kind != PacketType.CONNECT:
+        if version is None and self._from_client and kind != PacketType.CONNECT:
             raise ProtocolError(
                 ReasonCode.PROTOCOL_ERROR,
                 f"the first packet has type {kind}, not CONNECT",
@@ -109,9 +117,11 @@ class Decoder:
 
     def _packet(self, first: int, body: bytes, version: int | None) -> Packet:
         kind, flags = PacketType(first >> 4), first & 0x0F
-        if kind == PacketType.CONNECT and version is None:
+        if kind == PacketType.CONNECT and version is None and self._from_client:
             return self._connect(flags, body)
-        assert version is not None
+        if version is None:
+            # The first packet of a server; the CONNACK of MQTT 5.0 has one byte more at least.
+            version = MQTT_3_1_1 if len(body) == _OLD_CONNACK_SIZE else MQTT_5
         if kind != PacketType.PUBLISH and version != MQTT_3_1:
             _check_flags(kind, flags)
         if kind in _PINGS and body:
