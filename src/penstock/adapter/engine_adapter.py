@@ -36,7 +36,6 @@ class EngineStorageAdapter:
         self.write: Final = handler.write
         self.try_write: Final = handler.try_write
         self.native_append: Final = handler.native_append
-        self.count_appended: Final = handler.count_appended
         self.batch_write: Final = handler.batch_write
         self.batch_write_parts: Final = handler.batch_write_parts
         # Reading

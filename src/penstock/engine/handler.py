@@ -112,19 +112,24 @@ class StorageEngineHandler(StableReads):
                 self._wait_if_begun(entry, engine, written, Acks.ALL)
         return written
 
-    def native_append(self, shard_name: str) -> tuple[ShardEntry, NativeAppend] | None:
-        """Return with what native code appends to a shard until the metadata changes, and the entry
-        for `count_appended`. None: records must be written by the methods of this class."""
+    def native_append(
+        self, shard_name: str
+    ) -> tuple[NativeAppend, Callable[[int, int], None]] | None:
+        """Return with what native code appends to a shard until the metadata changes, and what to
+        call with the first offset and the count of records that it has appended. None: records
+        must be written by the methods of this class."""
         entry = self.find(shard_name)
         engine: object = entry.writer or self._find_writer(entry)
         if not isinstance(engine, NativeAppendEngine) or entry.is_replicated:
             return None
         native = engine.native_append(entry.id)
-        return None if native is None or entry.replica is not None else (entry, native)
+        if native is None or entry.replica is not None:
+            return None
 
-    def count_appended(self, entry: ShardEntry, first: int, count: int) -> None:
-        """Count records that native code has appended, and wake who waits for them."""
-        self._count_written(entry, Written(Offset(first), count))
+        def count_appended(first: int, count: int) -> None:
+            self._count_written(entry, Written(Offset(first), count))
+
+        return native, count_appended
 
     def batch_write(
         self,

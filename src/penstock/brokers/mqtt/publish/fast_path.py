@@ -11,6 +11,7 @@ nothing are admitted, so that the acknowledgements leave in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.adapter import StorageDriverManager
@@ -22,10 +23,8 @@ from penstock.codec.select import IS_NATIVE
 
 if TYPE_CHECKING:
     from penstock._native import MqttGrants, MqttIntake, MqttReceivedRun
-    from penstock.adapter.engine_adapter import EngineStorageAdapter
     from penstock.brokers.mqtt.publish.path import PublishPath
     from penstock.brokers.mqtt.sessions.session import Session
-    from penstock.engine.routing.storage_cache import ShardEntry
 
 
 _NOTHING: Final[dict[int, object]] = {}
@@ -41,6 +40,7 @@ class Fed(NamedTuple):
     replies: bytes
     messages: int
     size: int
+    has_qos1: bool
     received: list[int]
     """QoS 2 packet ids."""
     acknowledged: list[int]
@@ -50,8 +50,7 @@ class Fed(NamedTuple):
 class _Shard(NamedTuple):
     number: int
     name: str
-    driver: EngineStorageAdapter
-    entry: ShardEntry
+    count_appended: Callable[[int, int], None]
 
 
 class FastPath:
@@ -122,7 +121,7 @@ class FastPath:
         found = route.driver.native_append(mapped.shard_name)
         if found is None:
             return None
-        entry, native = found
+        native, count_appended = found
         if self._intake is None:
             from penstock._native import MqttIntake
 
@@ -135,7 +134,7 @@ class FastPath:
                 limits.user_properties_max,
             )
         number = self._intake.add_shard(native.shard, native.size_max)
-        shard = _Shard(number, mapped.shard_name, route.driver, entry)
+        shard = _Shard(number, mapped.shard_name, count_appended)
         self._numbered.append(shard)
         return shard
 
@@ -168,19 +167,20 @@ class FastPath:
             needs_reasons,
         )
         messages = 0
+        has_qos1 = False
         received: list[int] = []
         if groups:
             numbered = self._numbered
             for number, first, count in groups:
-                shard = numbered[number]
-                shard.driver.count_appended(shard.entry, first, count)
+                numbered[number].count_appended(first, count)
                 messages += count
             self.messages += messages
             if needs_reasons:
                 replies = b"".join([self._acks(run) for run in runs]) + replies
             for run in runs:
+                has_qos1 |= run.qos == 1
                 self._stored(run, session, received)
-        return Fed(consumed, is_left, replies, messages, size, received, acknowledged)
+        return Fed(consumed, is_left, replies, messages, size, has_qos1, received, acknowledged)
 
     def _acks(self, run: MqttReceivedRun) -> bytes:
         if run.qos and not self._path.delivery.has_subscribers(run.topic):

@@ -159,6 +159,9 @@ class Inbound:
                 self._qos2_here.add(packet_id)
                 self.outstanding += 1
         if fed.replies:
+            if fed.has_qos1 and session.subscriptions:
+                # As in `_send_acks`: the client's own messages come before PUBACK.
+                self._path.delivery.flush()
             self._publisher.send(fed.replies)
         for packet_id in fed.acknowledged:
             session.acknowledged(packet_id, PacketType.PUBACK)
