@@ -134,6 +134,24 @@ def test_the_last_leader_keeps_damaged_records_that_are_on_their_way(log: Simula
     assert has_damage(log)
 
 
+@pytest.mark.parametrize("says", [True, False], ids=["new", "older release"])
+def test_the_last_leader_gives_up_what_a_follower_got_and_has_cut_since(
+    log: SimulatedLog, *, says: bool
+) -> None:
+    core = core_of(log, ALONE, BROKERS)
+    core.receive(0.1, 3, fetch_of(3, 2))
+    core.receive(0.1, 2, fetch_of(2, 2))  # the reply has all records
+    got = replace(fetch_of(2, 10), sequence=1, answered=0 if says else -1)
+    core.receive(0.2, 2, got)
+    damage(log, 4)
+    cut = replace(fetch_of(2, 4), sequence=2, answered=0 if says else -1)
+    core.receive(0.3, 2, cut)  # it had found damage of its own
+    core.disconnected(0.4, 3)
+    core.receive(0.4, 3, replace(fetch_of(3, 2), session=2))
+    core.tick(0.5)
+    assert has_damage(log) is not says
+
+
 def test_the_last_leader_waits_for_a_silent_node_for_a_time(log: SimulatedLog) -> None:
     core = core_of(log, ALONE, BROKERS)
     damage(log, 4)
@@ -244,9 +262,9 @@ def test_a_damaged_follower_of_an_idle_shard_is_answered_once_nothing_counts_on_
     log.set_commit(10)
     whole = ShardFetch(SHARD, 1, 3, (StreamPosition(10, 0, 10, 10),))
     damaged = ShardFetch(SHARD, 1, 3, (StreamPosition(10, 0, 4, 10),))
-    assert reply_to(leader, 2, whole, 1 << 20) is None
+    assert reply_to(leader, 2, whole, 1 << 20, 0) is None
     nothing = ShardReply(SHARD, FetchError.NONE, 1, (StreamReply(10, 10, 0),))
-    assert reply_to(leader, 2, damaged, 1 << 20) == (nothing if is_answered else None)
+    assert reply_to(leader, 2, damaged, 1 << 20, 0) == (nothing if is_answered else None)
 
 
 def test_a_follower_that_is_found_damaged_leaves_immediately(log: SimulatedLog) -> None:

@@ -442,6 +442,7 @@ class ReplicaCore:
         session.sequence = fetch.sequence
         session.max_size = fetch.max_size
         session.parked_at = now
+        session.answered_until = fetch.answered
         moved = [self._record(now, sender, session, shard) for shard in fetch.shards]
         for shard in moved:
             if shard is not None:
@@ -460,7 +461,7 @@ class ReplicaCore:
         try:
             if not leader.may_count(fetch):
                 return None
-            leader.record_fetch(now, sender, fetch, session.broker_epoch, session.session)
+            leader.record_fetch(now, sender, fetch, session)
         except StoreError as error:
             self._fail(fetch.shard, error)
             return None
@@ -481,7 +482,9 @@ class ReplicaCore:
                 continue
             try:
                 limit = min(left, self._options.shard_size)
-                reply = reply_to(self.leaders.get(shard), node, session.positions[shard], limit)
+                leader = self.leaders.get(shard)
+                asked = session.positions[shard]
+                reply = reply_to(leader, node, asked, limit, session.sequence)
             except StoreError as error:
                 self._fail(shard, error)  # the next progress, or tick, wakes the shard again
                 continue
@@ -517,6 +520,7 @@ class ReplicaCore:
             session.sequence,
             fetches,
             self._options.reply_size,
+            session.answered_until,
         )
         session.sent(now)
         self._send(session.leader, message)

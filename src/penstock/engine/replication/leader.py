@@ -28,6 +28,7 @@ from penstock.engine.replication.messages import (
     StreamPosition,
     StreamReply,
 )
+from penstock.engine.replication.sessions import ServedSession
 
 
 class FollowerProgress:
@@ -41,6 +42,7 @@ class FollowerProgress:
         "partition_epoch",
         "positions",
         "sent",
+        "sent_in_reply",
         "session",
     )
 
@@ -50,19 +52,21 @@ class FollowerProgress:
         self.partition_epoch = -1
         self.session = -1
         self.sent: tuple[int, ...] = ()
-        """The ends of what the leader sent in this session: a reply may be on its way."""
+        """The ends of what the leader sent and the follower has not received yet."""
+        self.sent_in_reply = -1
+        """The fetch of the session that the last of these replies answers."""
         self.caught_up_at = now
         """When the follower last had all records that the leader had."""
         self._fetched_at = now
         self._ends_at_fetch: tuple[int, ...] | None = None
 
     def update(
-        self, now: float, fetch: ShardFetch, broker_epoch: int, ends: tuple[int, ...], session: int
+        self, now: float, fetch: ShardFetch, ends: tuple[int, ...], session: ServedSession
     ) -> None:
-        if session != self.session:
-            self.session, self.sent = session, ()
+        if session.session != self.session or session.answered_until >= self.sent_in_reply:
+            self.session, self.sent, self.sent_in_reply = session.session, (), -1
         self.positions = fetch.positions
-        self.broker_epoch = broker_epoch
+        self.broker_epoch = session.broker_epoch
         self.partition_epoch = fetch.partition_epoch
         fetched = tuple(position.end for position in fetch.positions)
         if _covers(fetched, ends):
@@ -169,22 +173,24 @@ class LeaderReplica:
         )
 
     def record_fetch(
-        self, now: float, node: int, fetch: ShardFetch, broker_epoch: int, session: int
+        self, now: float, node: int, fetch: ShardFetch, session: ServedSession
     ) -> None:
         """Count what a follower has; its logs are prefixes of the leader's."""
         progress = self._followers.get(node)
         if progress is None:
             progress = self._followers[node] = FollowerProgress(self._since)
-        progress.update(now, fetch, broker_epoch, self.ends, session)
+        progress.update(now, fetch, self.ends, session)
         self._last_ends[node] = fetch.positions[0].end
 
-    def record_sent(self, node: int, ends: tuple[int, ...]) -> None:
-        """Remember how far the records go that are on their way to a follower."""
+    def record_sent(self, node: int, ends: tuple[int, ...], sequence: int) -> None:
+        """Remember how far the records go that are on their way to a follower, in the reply to its
+        fetch `sequence`."""
         progress = self._followers.get(node)
         if progress is not None:
             # Of several fetches from the same position, the reply to an earlier one may go further.
             known = progress.sent or ends
             progress.sent = tuple(max(pair) for pair in zip(known, ends, strict=True))
+            progress.sent_in_reply = sequence
 
     def drop_follower(self, node: int) -> None:
         """Forget the position of a follower that has registered again: its log may be shorter."""

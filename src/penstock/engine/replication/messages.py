@@ -52,6 +52,9 @@ class Fetch(Struct, frozen=True, array_like=True, tag="fetch"):
     """0 begins a session, and replaces the one before."""
     shards: tuple[ShardFetch, ...]
     max_size: int
+    answered: int = -1
+    """The last fetch of this session whose reply the follower has got: what that reply sent is in
+    the positions, or was dropped. Followers of older releases do not say."""
 
 
 class StreamReply(Struct, frozen=True, array_like=True):

@@ -51,6 +51,11 @@ class FetchSession:
         """Whether a reply is lost, or late: what it said is not known."""
 
     @property
+    def answered_until(self) -> int:
+        """The last fetch whose reply has come; -1: none."""
+        return self._answered
+
+    @property
     def is_waiting(self) -> bool:
         """Whether a fetch is at the leader."""
         return self._answered < self.sequence - 1
@@ -107,6 +112,7 @@ class ServedSession:
 
     __slots__ = (
         "_ready",
+        "answered_until",
         "broker_epoch",
         "last_reply",
         "max_size",
@@ -122,6 +128,8 @@ class ServedSession:
         self.sequence = fetch.sequence
         self.last_reply = -1
         """The fetch that was answered last."""
+        self.answered_until = fetch.answered
+        """The last fetch whose reply the follower has got; -1: it has none, or does not say."""
         self.max_size = fetch.max_size
         self.positions: Final[dict[str, ShardFetch]] = {}
         """What the follower asked for and has not been answered."""
