@@ -8,12 +8,14 @@ hooks ◀── protocol ──▶ sessions ◀──▶ delivery ◀── publ
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 
 from penstock.adapter import StorageDriverManager
+from penstock.brokers.mqtt.client import ClientOptions, PacketChannel
 from penstock.brokers.mqtt.metrics import MqttMetrics
 from penstock.brokers.mqtt.protocol.hooks import Hooks
 from penstock.brokers.mqtt.publish.fast_path import make_fast_path
@@ -100,6 +102,8 @@ class MqttBroker:
         )
         self.publish_path.fast = make_fast_path(self.publish_path, drivers, self.limits)
         self.publisher: Final = PublishService(self.publish_path)
+        self.connect_internally: Callable[[str], socket.socket] | None = None
+        """Returns the client's end of a connection within this process; set by the server."""
         self.shared: SharedSubscriptions | None = None
         """The groups of shared subscriptions; set before the start."""
         self.mapping.on_created.append(self.session_service.topic_created)
@@ -165,6 +169,13 @@ class MqttBroker:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("mqtt_task_failed", cause=error, task=task.get_name())
+
+    async def open_internal(self, options: ClientOptions) -> PacketChannel:
+        """Connect a part of this process to the front end; it is not authenticated."""
+        assert self.connect_internally is not None, "the server sets it before the start"
+        end = self.connect_internally(options.client_id)
+        reader, writer = await asyncio.open_connection(sock=end)
+        return PacketChannel(reader, writer, options.version, options.packet_size_max)
 
     # Clients
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from penstock.brokers.mqtt.admin.api import AdminApi
+from penstock.brokers.mqtt.admin.requests import PREFIX, AdminRequests
+from penstock.brokers.mqtt.bridge.registration import Bridges
 from penstock.brokers.mqtt.broker import MqttBroker
+from penstock.brokers.mqtt.extras.registration import Extras
+from penstock.brokers.mqtt.policy.registration import AccessPolicy
 
 
 def register_all(broker: MqttBroker) -> None:
-    """Add all parts that the settings ask for."""
-    del broker
+    """Add all parts that the settings ask for; raise `SettingsError` when these are wrong."""
+    policy = AccessPolicy(broker)
+    extras = Extras(broker)
+    Bridges(broker)
+    api = AdminApi(broker, policy.blacklist, extras.slow)
+    requests = AdminRequests(api, broker.publisher, allows_local_clients=policy.is_open)
+    broker.hooks.publish_handlers[PREFIX] = requests
+    broker.hooks.filter_handlers[PREFIX] = requests

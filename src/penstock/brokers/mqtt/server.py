@@ -32,6 +32,7 @@ class MqttServer:
         listeners = self._network.listeners
         self.host, self.port = listeners[0].host, listeners[0].port
         self.websocket_port: Final = listeners[1].port if len(listeners) > 1 else None
+        broker.connect_internally = self._network.connect_internally
         self._network.start()
 
     def _listen(self, listeners: list[ListenerSettings], settings: MqttSettings) -> NetworkServer:

@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 MIB: Final = 1 << 20
 
-Transport = Literal["tcp", "websocket"]
+Transport = Literal["tcp", "websocket", "internal"]
+"""`internal`: a part of this process, over a socket pair."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

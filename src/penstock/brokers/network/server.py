@@ -116,6 +116,22 @@ class NetworkServer:
         """Run a coroutine on the loop, for other threads."""
         return asyncio.run_coroutine_threadsafe(work, self._thread.loop)
 
+    def connect_internally(self, name: str) -> socket.socket:
+        """Return the client's end of a new connection within this process, for a bridge; call it on
+        the loop. It counts as a connection, and is not refused."""
+        assert self._context is not None, "only a server that was started has a loop"
+        client, served = socket.socketpair()
+        for end in (client, served):
+            end.setblocking(False)
+        number = self._next_id
+        self._next_id += 1
+        peer = PeerAddress(name, 0)
+        connection = Connection(self._context, number, served, peer, "internal")
+        self._connections[number] = connection
+        connection.use(self._make_protocol(connection))
+        connection.start_reading()
+        return client
+
     def close_connections(self, reason: str) -> None:
         """End all connections; call it on the loop."""
         for connection in self.connections:

@@ -8,9 +8,17 @@ The certificate has the same payload; the birth message itself is delivered unch
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from penstock.brokers.mqtt.client import ClientOptions, MqttClient
+from penstock.brokers.mqtt.wire.packets import Publish
+
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt.broker import MqttBroker
 
 CERTIFICATES: Final = "$sparkplug/certificates/"
+CLIENT_ID: Final = "$sparkplug"
+SESSION_EXPIRY_S: Final = 7 * 24 * 3600
 _NAMESPACES: Final = ("spBv1.0/", "spAv1.0/")
 _LEVELS: Final = {"NBIRTH": 4, "DBIRTH": 5}
 
@@ -23,3 +31,32 @@ def certificate_topic(topic: str) -> str | None:
     if len(levels) < 4 or _LEVELS.get(levels[2]) != len(levels):
         return None
     return CERTIFICATES + topic
+
+
+class BirthCertificates:
+    """Keeps the certificates: an MQTT client within the node, whose session outlives it, so that no
+    birth message is missed."""
+
+    def __init__(self, broker: MqttBroker) -> None:
+        self._broker: Final = broker
+
+    async def run(self) -> None:
+        """Publish certificates until the task is cancelled."""
+        options = ClientOptions(
+            client_id=CLIENT_ID,
+            clean_start=False,
+            session_expiry_s=SESSION_EXPIRY_S,
+            keep_alive_s=0,
+            reconnects=True,
+        )
+        async with MqttClient(options, self._broker.open_internal) as client:
+            for namespace in _NAMESPACES:
+                await client.subscribe(f"{namespace}+/NBIRTH/+", qos=1)
+                await client.subscribe(f"{namespace}+/DBIRTH/+/+", qos=1)
+            while True:
+                birth = await client.next_message()
+                topic = certificate_topic(birth.topic)
+                if topic is not None:
+                    await self._broker.publisher.publish(
+                        Publish(topic, birth.payload, birth.qos, retain=True)
+                    )

@@ -94,7 +94,7 @@ class FileAuthenticator:
                 return Verdict(ReasonCode.NOT_AUTHORIZED, reason="a user name is required")
             return Verdict()
         if users is None:
-            return Verdict(principal=client.username)
+            return self._accept(client.username)
         hashed = users.get(client.username, self._decoy)
         if self._running >= HASHES_MAX:
             return Verdict(ReasonCode.SERVER_BUSY, reason="too many clients connect")
@@ -109,7 +109,12 @@ class FileAuthenticator:
             return Verdict(
                 ReasonCode.BAD_USER_NAME_OR_PASSWORD, reason="user name or password is wrong"
             )
-        return Verdict(principal=client.username)
+        return self._accept(client.username)
+
+    def _accept(self, username: str) -> Verdict:
+        # A name that was not checked against a password gives no rights.
+        is_superuser = self._files.users is not None and username in self._files.rules.superusers
+        return Verdict(principal=username, is_superuser=is_superuser)
 
     def exchange(self, method: str) -> Exchange | None:
         del method

@@ -7,7 +7,8 @@
     pattern readwrite dev/%c/#       all clients; %c is the client id, %u the user name
     client sensor-7                  Penstock only: by client id
     address 10.0.0.0/8               Penstock only: by network address
-    superuser admin                  Penstock only: no rule applies to this user
+    superuser admin                  Penstock only: no rule applies to this user, whose password
+                                     was checked
 
 An access without a word is `readwrite`. With at least one rule everything else is denied; without
 any rule everything is allowed.
@@ -75,7 +76,7 @@ class AccessRules:
 
     def for_client(self, principal: Principal) -> ClientRules:
         """Return the rules of one client, with its names filled in."""
-        if principal.is_superuser or not self.count or principal.username in self.superusers:
+        if principal.is_superuser or not self.count:
             return ALLOW_ALL
         if principal.username is None:
             rules = list(self.anonymous)

@@ -1,0 +1,1 @@
+"""Administration of the front end over MQTT itself: requests to `$penstock/…` and their answers."""

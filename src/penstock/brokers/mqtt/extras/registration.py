@@ -1,0 +1,55 @@
+"""Sets the hooks of the features beyond the standard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.brokers.mqtt.extras.auto_subscribe import ConfiguredSubscriptions
+from penstock.brokers.mqtt.extras.delayed import TOPIC, DelayedMessages
+from penstock.brokers.mqtt.extras.delayed_topics import PREFIX as DELAYED_PREFIX
+from penstock.brokers.mqtt.extras.exclusive import ExclusiveFilters
+from penstock.brokers.mqtt.extras.published_receipts import ShardReceipts
+from penstock.brokers.mqtt.extras.rewrite import TopicRewriter
+from penstock.brokers.mqtt.extras.slow_subscriptions import SlowSubscriptions
+from penstock.brokers.mqtt.extras.sparkplug import CERTIFICATES, BirthCertificates
+from penstock.brokers.mqtt.extras.stored_table import StoredTable
+from penstock.brokers.mqtt.extras.sys_topics import SysTopics
+from penstock.brokers.mqtt.policy.filters import EXCLUSIVE_PREFIX
+
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt.broker import MqttBroker
+
+
+class Extras:
+    """The parts that others use."""
+
+    def __init__(self, broker: MqttBroker) -> None:
+        """Raise `SettingsError` when a rule is wrong."""
+        settings = broker.all_settings.mqtt_features
+        hooks = broker.hooks
+        self._broker: Final = broker
+        self.slow: Final = SlowSubscriptions(settings.slow_subscriptions_max)
+        hooks.rewriter = TopicRewriter(settings.rewrite)
+        hooks.auto_subscriptions = ConfiguredSubscriptions(settings.auto_subscribe)
+        hooks.filter_handlers[EXCLUSIVE_PREFIX] = ExclusiveFilters(is_enabled=settings.exclusive)
+        hooks.read_only_prefixes.append(CERTIFICATES)
+        self.delayed: Final = DelayedMessages(
+            StoredTable(broker.drivers, TOPIC, broker.namespace),
+            broker.codec,
+            broker.publisher,
+            lambda: hooks.authorizer,
+            broker.clock,
+            settings.delayed_max,
+        )
+        hooks.publish_handlers[DELAYED_PREFIX] = self.delayed
+        broker.on_start(self._start)
+
+    async def _start(self) -> None:
+        broker = self._broker
+        await self.delayed.load()
+        receipts = ShardReceipts(broker.drivers, broker.mapping, self.delayed.oldest_due_ms)
+        broker.spawn(self.delayed.run(receipts), "mqtt-delayed")
+        if broker.all_settings.mqtt_features.sparkplug:
+            broker.spawn(BirthCertificates(broker).run(), "mqtt-sparkplug")
+        if broker.all_settings.mqtt_features.sys_interval_ms:
+            broker.spawn(SysTopics(broker).run(), "mqtt-sys-topics")
