@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from types import TracebackType
@@ -74,16 +75,7 @@ class RawClient:
 
     def is_silent(self, seconds: float = 0.2) -> bool:
         """Say whether nothing arrives for a moment; only a hint that nothing was sent."""
-        if self._packets:
-            return False
-        self._socket.settimeout(seconds)
-        try:
-            self._buffer += self._socket.recv(65_536)
-        except TimeoutError:
-            return True
-        finally:
-            self._socket.settimeout(PATIENCE_S)
-        return False
+        return not self._packets and not select.select([self._socket], [], [], seconds)[0]
 
     def expect_end(self, reason_code: int | None = None) -> None:
         """The server disconnects: with a DISCONNECT of this reason, or without one (None)."""
