@@ -19,6 +19,7 @@ from penstock.engine.replication.messages import (
 )
 from penstock.engine.replication.options import CoreOptions
 from penstock.engine.replication.replies import reply_to
+from penstock.engine.replication.sessions import ServedSession
 
 SHARD = "t_0"
 BROKERS = {1: 10, 2: 20, 3: 30}
@@ -262,9 +263,13 @@ def test_a_damaged_follower_of_an_idle_shard_is_answered_once_nothing_counts_on_
     log.set_commit(10)
     whole = ShardFetch(SHARD, 1, 3, (StreamPosition(10, 0, 10, 10),))
     damaged = ShardFetch(SHARD, 1, 3, (StreamPosition(10, 0, 4, 10),))
-    assert reply_to(leader, 2, whole, 1 << 20, 0) is None
+    session = ServedSession(fetch_of(2, 10))
+    session.list_shard(whole)
+    assert reply_to(leader, 2, session, SHARD, 1 << 20) is None
     nothing = ShardReply(SHARD, FetchError.NONE, 1, (StreamReply(10, 10, 0),))
-    assert reply_to(leader, 2, damaged, 1 << 20, 0) == (nothing if is_answered else None)
+    session.list_shard(damaged)
+    reply = reply_to(leader, 2, session, SHARD, 1 << 20)
+    assert reply == (nothing if is_answered else None)
 
 
 def test_a_follower_that_is_found_damaged_leaves_immediately(log: SimulatedLog) -> None:

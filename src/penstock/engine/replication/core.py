@@ -482,9 +482,7 @@ class ReplicaCore:
                 continue
             try:
                 limit = min(left, self._options.shard_size)
-                leader = self.leaders.get(shard)
-                asked = session.positions[shard]
-                reply = reply_to(leader, node, asked, limit, session.sequence)
+                reply = reply_to(self.leaders.get(shard), node, session, shard, limit)
             except StoreError as error:
                 self._fail(shard, error)  # the next progress, or tick, wakes the shard again
                 continue

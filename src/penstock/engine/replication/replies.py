@@ -13,19 +13,19 @@ from penstock.engine.replication.messages import (
     Fetch,
     FetchError,
     FetchReply,
-    ShardFetch,
     ShardReply,
     StreamReply,
 )
+from penstock.engine.replication.sessions import ServedSession
 from penstock.errors import CorruptionError
 
 
 def reply_to(
-    leader: LeaderReplica | None, node: int, fetch: ShardFetch, max_size: int, sequence: int
+    leader: LeaderReplica | None, node: int, session: ServedSession, shard: str, max_size: int
 ) -> ShardReply | None:
-    """Return what the follower of a shard has to know, in the reply to its fetch `sequence`; None
-    when it knows everything. This node does not lead the shard if `leader` equals None."""
-    shard = fetch.shard
+    """Return what the follower of a shard has to know, in the reply to its last fetch; None when it
+    knows everything. This node does not lead the shard if `leader` equals None."""
+    fetch = session.positions[shard]
     if leader is None:
         return ShardReply(shard, FetchError.NOT_LEADER, fetch.leader_epoch)
     epoch = leader.assignment.leader_epoch
@@ -42,7 +42,7 @@ def reply_to(
     read = tuple(reply for reply, _ in streams_read)
     has_records = any(reply.data for reply in read)
     if has_records:
-        leader.record_sent(node, tuple(after for _, after in streams_read), sequence)
+        leader.record_sent(node, tuple(after for _, after in streams_read), session.sequence)
     has_news = has_records or any(
         min(reply.commit, position.safe) > position.commit or reply.start > position.end
         for reply, position in zip(read, fetch.positions, strict=True)
