@@ -100,7 +100,10 @@ def pump(to: Outgoing, sink: ClientSink) -> None:
         to.sends_releases = False
         for packet_id in turn.window.released:
             sink.send(_PUBREL + ID_BYTES[packet_id])
-    _resend(turn)
+    if turn.window.resend:
+        _resend(turn)
+        if not turn.window.resend and to.shares is not None:
+            to.shares.room_grew()
     if not turn.window.resend:
         _send_retained(turn)
         _catch_up_all(turn)
@@ -127,13 +130,13 @@ def _resend(turn: Pump) -> None:
             message = to.context.find_retained(message.topic)
         window.resend.pop()
         if message is None:
-            del window.in_flight[packet_id]
+            to.remove_in_flight(packet_id)
             to.context.counts.dropped_gone += 1
             continue
-        match = match_at(to, message) or Match(qos)
+        match = to.shared_match(packet_id) or match_at(to, message) or Match(qos)
         is_retained = tail is None
         if not turn.send_kept(message, match, qos, again_with=packet_id, is_retained=is_retained):
-            del window.in_flight[packet_id]
+            to.remove_in_flight(packet_id)
 
 
 def _send_retained(turn: Pump) -> None:

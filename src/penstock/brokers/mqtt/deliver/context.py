@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from penstock.brokers.mqtt.subscriptions.interface import Route
 
 
+class Pumped(Protocol):
+    """A subscriber that reads what it could not be given live."""
+
+    pump_is_requested: bool
+
+    def pump(self) -> None: ...
+
+    def page_was_read(self, tail: ShardTail) -> None:
+        """A read of the log that the subscriber waited for has ended."""
+        ...
+
+
 class DeliveryContext(Protocol):
     unsent_max: int
     """Bytes of output above which QoS 0 is dropped and other messages wait in the log."""
@@ -27,15 +39,15 @@ class DeliveryContext(Protocol):
         """Return messages from `offset` on if they are in memory."""
         ...
 
-    def read_page(self, tail: ShardTail, offset: int, subscriber: Outgoing) -> None:
+    def read_page(self, tail: ShardTail, offset: int, subscriber: Pumped) -> None:
         """Read messages from `offset` on, and then continue the subscriber."""
         ...
 
-    def request_pump(self, subscriber: Outgoing) -> None:
+    def request_pump(self, subscriber: Pumped) -> None:
         """Call `subscriber.pump` soon."""
         ...
 
-    def pump_later(self, subscriber: Outgoing) -> None:
+    def pump_later(self, subscriber: Pumped) -> None:
         """Call `subscriber.pump` when its output may have become shorter."""
         ...
 

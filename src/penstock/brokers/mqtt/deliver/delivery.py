@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapter import StorageDriverManager
+from penstock.brokers.mqtt.deliver.context import Pumped
 from penstock.brokers.mqtt.deliver.log_reader import LogReader
 from penstock.brokers.mqtt.deliver.message import Message
 from penstock.brokers.mqtt.deliver.metrics import DeliveryCounts
@@ -76,8 +77,8 @@ class Delivery:
         self._dirty: list[ShardTail] = []
         self._passed: list[Message] = []
         self._is_scheduled = False
-        self._pumps: list[Outgoing] = []
-        self._reads: Final[dict[tuple[ShardTail, int], list[Outgoing]]] = {}
+        self._pumps: list[Pumped] = []
+        self._reads: Final[dict[tuple[ShardTail, int], list[Pumped]]] = {}
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.stored_topics_for: Callable[[str], Sequence[StoredTopicName]] = lambda _: ()
@@ -291,7 +292,7 @@ class Delivery:
     def find_page(self, tail: ShardTail, offset: int) -> Page | None:
         return self._pages.find(tail, offset)
 
-    def read_page(self, tail: ShardTail, offset: int, subscriber: Outgoing) -> None:
+    def read_page(self, tail: ShardTail, offset: int, subscriber: Pumped) -> None:
         waiting = self._reads.get((tail, offset))
         if waiting is not None:
             waiting.append(subscriber)
@@ -317,7 +318,7 @@ class Delivery:
             if not subscriber.pump_is_requested:
                 self.request_pump(subscriber)
 
-    def request_pump(self, subscriber: Outgoing) -> None:
+    def request_pump(self, subscriber: Pumped) -> None:
         if subscriber.pump_is_requested:
             return
         subscriber.pump_is_requested = True
@@ -325,7 +326,7 @@ class Delivery:
         if not self._is_scheduled:
             self._schedule()
 
-    def pump_later(self, subscriber: Outgoing) -> None:
+    def pump_later(self, subscriber: Pumped) -> None:
         assert self._loop is not None, "delivery was started"
         if not subscriber.pump_is_requested:
             self._loop.call_later(BLOCKED_PAUSE_S, self.request_pump, subscriber)

@@ -21,13 +21,15 @@ from penstock.brokers.mqtt.deliver.received import in_flight_of, offset_at
 from penstock.brokers.mqtt.deliver.window import Window
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from penstock.brokers.mqtt.deliver.context import DeliveryContext
     from penstock.brokers.mqtt.deliver.message import Message
     from penstock.brokers.mqtt.deliver.retained_queue import RetainedQueue
     from penstock.brokers.mqtt.deliver.run import Run
     from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
     from penstock.brokers.mqtt.sessions.sink import ClientSink
-    from penstock.brokers.mqtt.subscriptions.interface import Match, Subscription
+    from penstock.brokers.mqtt.subscriptions.interface import Match, Shares, Subscription
     from penstock.brokers.mqtt.wire.codec import EncodedRun
 
 
@@ -44,6 +46,7 @@ class Outgoing:
         "pump_is_requested",
         "retained",
         "sends_releases",
+        "shares",
         "sink",
         "subscriptions",
         "window",
@@ -61,6 +64,7 @@ class Outgoing:
         self.behind: dict[ShardTail, Cursor] | None = None
         self.hints: dict[ShardTail, Hint] | None = None
         self.retained: RetainedQueue | None = None
+        self.shares: Shares | None = None
         self.held: list[bytes] | None = None
         """QoS 2 packets that wait until their row is stored."""
         self.has_starts = False
@@ -234,7 +238,24 @@ class Outgoing:
             window.in_flight[packet_id] = (None, message.offset, qos, message)
         else:
             window.in_flight[packet_id] = (message.shard, message.offset, qos, None)
-        self._send(packet, qos, 1, None if is_retained else message)
+        has_place = not is_retained and packet_id not in self.shared_ids()
+        self._send(packet, qos, 1, message if has_place else None)
+
+    def send_shared(self, packets: list[bytes], qos: int) -> None:
+        """Send packets of a group's messages, which are in flight. Their positions are the
+        group's."""
+        self._send(b"".join(packets), qos, len(packets), None)
+
+    def shared_match(self, packet_id: int) -> Match | None:
+        """Return how a group's message in flight was delivered."""
+        return None if self.shares is None else self.shares.match_of(packet_id)
+
+    def remove_in_flight(self, packet_id: int) -> None:
+        """A message in flight is not sent again: it is gone, or too large."""
+        if self.window is not None:
+            self.window.in_flight.pop(packet_id, None)
+        if self.shares is not None:
+            self.shares.acknowledged(packet_id)
 
     def hold(self, data: bytes) -> None:
         """Send packets when the row of QoS 2 deliveries is stored."""
@@ -280,6 +301,8 @@ class Outgoing:
         """The output of the connection fell below its bound."""
         if self.has_waiting():
             self.context.request_pump(self)
+        if self.shares is not None:
+            self.shares.room_grew()
 
     def has_waiting(self) -> bool:
         """Say whether something waits for room in the window or the output."""
@@ -350,10 +373,14 @@ class Outgoing:
         if self.is_persistent and not self.position_is_dirty:
             self.context.position_changed(self)
 
+    def shared_ids(self) -> Container[int]:
+        """Return the packet ids of groups' messages that are in flight."""
+        return () if self.shares is None else self.shares.in_flight
+
     def positions(self) -> dict[ShardTail, int]:
         """Return, by shard, the lowest offset that the session still needs; without those where it
         needs nothing before the next mark."""
-        positions = {} if self.window is None else self.window.lowest()
+        positions = {} if self.window is None else self.window.lowest(self.shared_ids())
         for tail, cursor in (self.behind or {}).items():
             positions[tail] = min(cursor.position, positions.get(tail, cursor.position))
         for tail, hint in (self.hints or {}).items():

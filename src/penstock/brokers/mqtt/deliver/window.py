@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final, TypeAlias
 
 from penstock.brokers.mqtt.deliver.message import Message
@@ -63,18 +64,21 @@ class Window:
         self.last_id = self.peek_id()
         return self.last_id
 
-    def sent(self) -> dict[ShardTail, int]:
+    def sent(self, shared: Container[int] = ()) -> dict[ShardTail, int]:
         """Return the offset after the newest unacknowledged message of each shard."""
         ends: dict[ShardTail, int] = {}
-        for tail, offset, _, _ in self.in_flight.values():
-            if tail is not None and offset >= ends.get(tail, 0):
+        for packet_id, (tail, offset, _, _) in self.in_flight.items():
+            if tail is not None and packet_id not in shared and offset >= ends.get(tail, 0):
                 ends[tail] = offset + 1
         return ends
 
-    def lowest(self) -> dict[ShardTail, int]:
-        """Return the offset of the oldest unacknowledged message of each shard."""
+    def lowest(self, shared: Container[int] = ()) -> dict[ShardTail, int]:
+        """Return the offset of the oldest unacknowledged message of each shard. `shared` are the
+        packet ids of the groups' messages, whose positions are the groups'."""
         lowest: dict[ShardTail, int] = {}
-        for tail, offset, _, _ in self.in_flight.values():
+        for packet_id, (tail, offset, _, _) in self.in_flight.items():
+            if packet_id in shared:
+                continue
             if tail is not None and offset < lowest.get(tail, offset + 1):
                 lowest[tail] = offset
         return lowest

@@ -128,14 +128,22 @@ class Session(Outgoing):
                 self._check_unknown(packet_id, kind, entry)
                 return b""
             del window.in_flight[packet_id]
+            if self.shares is not None:
+                self.shares.acknowledged(packet_id)
         elif window.released.pop(packet_id, self) is self:
             self._check_unknown(packet_id, kind, window.in_flight.get(packet_id))
             return b""
         if self.is_persistent and not self.position_is_dirty:
             self.context.position_changed(self)
+        self._continue()
+        return b""
+
+    def _continue(self) -> None:
+        """The window has room again."""
         if not self.pump_is_requested and self.has_waiting():
             self.context.request_pump(self)
-        return b""
+        if self.shares is not None:
+            self.shares.room_grew()
 
     def _check_unknown(self, packet_id: int, kind: PacketType, entry: InFlight | None) -> None:
         """Raise `ProtocolError` if an acknowledgement is not the one that a message in flight waits
@@ -157,11 +165,12 @@ class Session(Outgoing):
             self._check_unknown(packet_id, PacketType.PUBREC, entry)
             return b"" if reason_code >= FAILURE else release
         del window.in_flight[packet_id]
+        if self.shares is not None:
+            self.shares.acknowledged(packet_id)
         if self.is_persistent and not self.position_is_dirty:
             self.context.position_changed(self)
         if reason_code >= FAILURE:
-            if self.has_waiting():
-                self.context.request_pump(self)
+            self._continue()
             return b""
         window.released[packet_id] = None
         if not self.is_persistent:

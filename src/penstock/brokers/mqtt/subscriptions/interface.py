@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from penstock.brokers.mqtt.deliver.encoding import MQTT_5, EncodingClass, encoding_class
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.brokers.mqtt.deliver.run import Run
     from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
 
@@ -135,6 +137,35 @@ class Subscriber(Protocol):
     def deliver(self, run: Run, match: Match) -> None:
         """Deliver messages of one shard, in order of their offsets. They are committed. Called on
         the event loop; must return within microseconds, and not keep `run`."""
+        ...
+
+
+class Shares(Protocol):
+    """What a session has in flight of shared subscriptions, and the groups that it is in."""
+
+    @property
+    def in_flight(self) -> Mapping[int, object]:
+        """Messages of groups, by packet id."""
+        ...
+
+    def acknowledged(self, packet_id: int) -> None:
+        """PUBACK or PUBREC has come for a packet id; it may be one of a group's message."""
+        ...
+
+    def room_grew(self) -> None:
+        """The window or the output has room again."""
+        ...
+
+    def match_of(self, packet_id: int) -> Match | None:
+        """Return how the message of a group was delivered that has this packet id."""
+        ...
+
+    def owners(self) -> list[tuple[int, str]]:
+        """Return packet ids and groups of the QoS 2 messages that are in flight."""
+        ...
+
+    def delivered(self) -> dict[str, dict[str, list[int]]]:
+        """Return, by group and shard, the QoS 2 messages that no mark has as delivered yet."""
         ...
 
 
