@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
+from penstock.brokers.mqtt.sessions.row_reader import SavedRows
+from penstock.brokers.mqtt.sessions.row_writer import Row
 from penstock.brokers.mqtt.sessions.session import Session, WillRecord
 from penstock.brokers.mqtt.subscriptions.interface import Subscription
 
@@ -33,6 +37,28 @@ class SharedSubscriptions(Protocol):
     def detached(self, session: Session) -> None:
         """The connection of the session has ended."""
         ...
+
+    def ended(self, session: Session) -> None:
+        """The session is removed, after its memberships."""
+        ...
+
+    def restore(
+        self,
+        saved: SavedRows,
+        sessions: Sequence[Session],
+        shards: Sequence[tuple[ShardTail, int]],
+    ) -> None:
+        """Restore the positions of the groups after `subscribe` for each session. Each shard is at
+        its mark, and has the end that it had when it was opened."""
+        ...
+
+    def collect_rows(self) -> list[Row]:
+        """See `SharedRows` of `sessions.store`; so for the next two."""
+        ...
+
+    def rows_written(self) -> None: ...
+
+    def rows_not_written(self) -> None: ...
 
 
 def is_shared(topic_filter: str) -> bool:

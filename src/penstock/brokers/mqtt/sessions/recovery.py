@@ -73,6 +73,8 @@ class Recovery:
         for session in sessions:
             restore_positions(session, self._saved, by_name)
         self._registry.restore(sessions)
+        if self._registry.shared is not None:
+            self._registry.shared.restore(self._saved, sessions, tails)
         if sessions:
             self._delivery.reader.on_record = self._collect_receipt
             try:

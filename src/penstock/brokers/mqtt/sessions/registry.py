@@ -215,6 +215,8 @@ class SessionRegistry:
         if session.will is not None:
             self.wills.publish(session)
         self._remove_subscriptions(session, list(session.subscriptions.values()))
+        if self.shared is not None:
+            self.shared.ended(session)
         session.is_ended = True
         session.hints = None
         self._sessions.pop(session.client_id, None)

@@ -18,7 +18,7 @@ RECORDS_PER_READ: Final = 2_000
 
 
 class SavedRows:
-    """Rows by client id; marks by topic id."""
+    """Rows by client id; marks by topic id; groups by name."""
 
     def __init__(self) -> None:
         self.sessions: Final[dict[str, rows.SessionRow]] = {}
@@ -26,6 +26,7 @@ class SavedRows:
         self.out: Final[dict[str, rows.OutRow]] = {}
         self.receipts: Final[dict[str, rows.ReceiptRow]] = {}
         self.marks: Final[dict[str, rows.MarkRow]] = {}
+        self.groups: Final[dict[str, rows.GroupRow]] = {}
 
     @property
     def marked_ms(self) -> int:
@@ -46,6 +47,8 @@ class SavedRows:
                     self.out[name] = rows.decode_out(value)
                 case rows.RECEIPTS:
                     self.receipts[name] = rows.decode_receipts(value)
+                case _ if key.startswith(rows.GROUP):
+                    self.groups[key.removeprefix(rows.GROUP).decode()] = rows.decode_group(value)
                 case _ if key.startswith(rows.MARK):
                     self.marks[key.removeprefix(rows.MARK).decode()] = rows.decode_mark(value)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

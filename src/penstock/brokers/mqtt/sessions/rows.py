@@ -4,6 +4,7 @@
     CLIENT \\0 pos      PositionRow    at a mark, if it changed
     CLIENT \\0 out      OutRow         before QoS 2 packets leave: PUBLISH and PUBREL
     CLIENT \\0 in       ReceiptRow     before PUBCOMP leaves, and at a mark if it changed
+    \\0 share \\0 GROUP  GroupRow       at a mark, if it changed
     \\0 mark \\0 TOPIC   MarkRow        each second, after the rows that it covers
 
 CLIENT has no null character: MQTT forbids it in strings. A null value removes a row.
@@ -23,6 +24,7 @@ POSITION: Final = b"\0pos"
 OUT: Final = b"\0out"
 RECEIPTS: Final = b"\0in"
 MARK: Final = b"\0mark\0"
+GROUP: Final = b"\0share\0"
 KINDS: Final = (b"", POSITION, OUT, RECEIPTS)
 
 NO_LOCAL: Final = 1
@@ -81,6 +83,26 @@ class OutRow(Struct, array_like=True, frozen=True):
     """Packet id, shard and offset, in the order of sending. A retained message has its topic in
     place of the shard, and offset -1."""
     released: list[int]
+    owners: list[tuple[int, str]] = []
+    """Packet ids of the messages in flight that groups of shared subscriptions have given, and the
+    groups."""
+    delivered: dict[str, dict[str, list[int]]] = {}
+    """By group and shard, messages of groups that the client has, since the last mark."""
+
+
+class GroupShardRow(Struct, array_like=True, frozen=True):
+    next: int
+    """The first offset that the group had not looked at."""
+    is_live: bool
+    """Whether the group had nothing to read from there on; then a later mark counts."""
+    pending: list[int]
+    """Unacknowledged offsets: the first, then the differences."""
+    excluded: list[int]
+    """Offsets from `next` on that are acknowledged."""
+
+
+class GroupRow(Struct, array_like=True, frozen=True):
+    shards: dict[str, GroupShardRow]
 
 
 class ReceiptRow(Struct, array_like=True, frozen=True):
@@ -99,6 +121,7 @@ class MarkRow(Struct, array_like=True, frozen=True):
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_session: Final = msgspec.msgpack.Decoder(SessionRow).decode
 decode_position: Final = msgspec.msgpack.Decoder(PositionRow).decode
+decode_group: Final = msgspec.msgpack.Decoder(GroupRow).decode
 decode_out: Final = msgspec.msgpack.Decoder(OutRow).decode
 decode_receipts: Final = msgspec.msgpack.Decoder(ReceiptRow).decode
 decode_mark: Final = msgspec.msgpack.Decoder(MarkRow).decode

@@ -90,6 +90,7 @@ class SessionService:
         self.wills.publisher = publisher
         self.delivery.retained = retained
         self.registry.shared = shared
+        self.store.shared = shared
         self.delivery.start()
         self.delivery.stored_topics_for = self._mapping.stored_topics_for
         await Recovery(self._drivers, self.registry, self._mapping).run()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock.brokers.mqtt.sessions import rows
 from penstock.brokers.mqtt.sessions.row_writer import Row, RowWriter
@@ -29,6 +29,22 @@ MARK_INTERVAL_S: Final = 1.0
 _log: Final = get_logger(__name__)
 
 
+class SharedRows(Protocol):
+    """The rows of groups of shared subscriptions, which belong to marks."""
+
+    def collect_rows(self) -> list[Row]:
+        """Return the rows that changed since the last mark."""
+        ...
+
+    def rows_written(self) -> None:
+        """The mark with the collected rows is stored."""
+        ...
+
+    def rows_not_written(self) -> None:
+        """The mark failed: the next one writes the rows."""
+        ...
+
+
 class SessionStore:
     def __init__(self, delivery: Delivery, writer: RowWriter) -> None:
         self._delivery: Final = delivery
@@ -43,6 +59,8 @@ class SessionStore:
         delivery.write_out = self._write_out
         writer.before_write = self._add_out_rows
         self.marks = 0
+        self.shared: SharedRows | None = None
+        """The groups of shared subscriptions."""
 
     # A session's own row
 
@@ -104,19 +122,15 @@ class SessionStore:
             for tail in self._delivery.tails
             if tail.known_end != tail.marked_end
         }
-        if not changed and (not ends or not self.writer.has_topic()):
+        written: list[Row] = [] if self.shared is None else self.shared.collect_rows()
+        if not changed and not written and (not ends or not self.writer.has_topic()):
             return  # a node that has had no sessions keeps no marks
-        written: list[Row] = []
         for session in changed:
             session.position_is_dirty = False
             if not session.is_ended and session.is_persistent:
                 written += self._changed_rows(session)
-        marks = self._mark_rows(ends)
         try:
-            if written:
-                await self.writer.write(written)
-            if marks:
-                await self.writer.write(marks)
+            await self._write_mark(written, self._mark_rows(ends))
         except StoreError:
             self._repeat(changed)
             raise
@@ -128,6 +142,19 @@ class SessionStore:
         for session in with_starts:
             _drop_starts(session)
         self.marks += 1
+
+    async def _write_mark(self, changed: list[Row], marks: list[Row]) -> None:
+        try:
+            if changed:
+                await self.writer.write(changed)
+            if marks:
+                await self.writer.write(marks)
+        except StoreError:
+            if self.shared is not None:
+                self.shared.rows_not_written()
+            raise
+        if self.shared is not None:
+            self.shared.rows_written()
 
     def _repeat(self, changed: list[Session]) -> None:
         """Let the next mark write what this one could not."""
@@ -143,7 +170,7 @@ class SessionStore:
         positions = {tail.name: offset for tail, offset in session.positions().items()}
         retained = session.retained_in_flight()
         if positions != (session.written_positions or {}) or retained:
-            sent = {} if session.window is None else session.window.sent()
+            sent = {} if session.window is None else session.window.sent(session.shared_ids())
             ends = {tail.name: end for tail, end in sent.items()}
             row = rows.PositionRow(positions, ends, retained)
             value = rows.encode(row) if positions or retained else None
@@ -274,7 +301,14 @@ def _out_row(session: Session) -> Row:
         elif qos == 2 and message is not None:
             in_flight.append((packet_id, message.topic, -1))
     ends = {tail.name: end for tail, end in window.sent_ends.items()}
-    row = rows.OutRow(ends, in_flight, list(window.released))
+    shares = session.shares
+    row = rows.OutRow(
+        ends,
+        in_flight,
+        list(window.released),
+        [] if shares is None else shares.owners(),
+        {} if shares is None else shares.delivered(),
+    )
     return client_id, client_id + rows.OUT, rows.encode(row)
 
 

@@ -31,8 +31,8 @@ class ShareGroup:
     __slots__ = (
         "connected",
         "context",
-        "is_dirty",
         "has_row",
+        "is_dirty",
         "members",
         "name",
         "number",
@@ -188,7 +188,7 @@ class ShareGroup:
         if queue.is_idle and self.queues.get(tail) is queue:
             del self.queues[tail]
 
-    def release(self, tail: ShardTail, queue: ShareQueue, offset: int) -> None:
+    def release(self, queue: ShareQueue, offset: int) -> None:
         """The connection of a member has ended: another one gets its message."""
         queue.release(offset)
         self.mark_dirty()

@@ -122,7 +122,7 @@ class ShareGroups:
                 del shares.in_flight[packet_id]
                 if window is not None:
                     window.in_flight.pop(packet_id, None)
-                delivery.group.release(delivery.tail, delivery.queue, delivery.offset)
+                delivery.group.release(delivery.queue, delivery.offset)
         if window is not None and window.is_empty() and not window.sent_ends:
             session.window = None
 

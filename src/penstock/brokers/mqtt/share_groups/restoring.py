@@ -67,7 +67,7 @@ def _restore_position(
         queue.fall_behind(first)
     if position is not None:
         pending = accumulate(position.pending)
-        queue.released += [offset for offset in pending if offset < min(first, end)]
+        queue.released.extend(offset for offset in pending if offset < min(first, end))
         queue.excluded.update(offset for offset in position.excluded if offset >= first)
 
 

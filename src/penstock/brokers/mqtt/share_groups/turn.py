@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.brokers.mqtt.deliver.encoding import encode_parts, with_dup
-from penstock.brokers.mqtt.deliver.window import ID_BYTES, Window
+from penstock.brokers.mqtt.deliver.run import Run
+from penstock.brokers.mqtt.deliver.window import Window
 from penstock.brokers.mqtt.share_groups.membership import Membership, SessionShares, SharedDelivery
 
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.message import Message
-    from penstock.brokers.mqtt.deliver.run import Run
     from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
     from penstock.brokers.mqtt.share_groups.group import ShareGroup
 
-_ID_SIZE: Final = 2
+_DUP: Final = 0x08
 
 
 class Turn:
@@ -71,8 +70,7 @@ class Turn:
             return False
         found = self._encode(member, message, run, index)
         if found is not None:
-            member, qos, head, rest = found
-            self._send(member, tail, message, qos, head, rest)
+            self._send(*found, tail, message)
         return True
 
     def give_released(self, tail: ShardTail, message: Message) -> bool:
@@ -86,62 +84,44 @@ class Turn:
         if found is None:
             queue.drop_released()
             return True
-        member, qos, head, rest = found
+        member, qos, packet = found
         if qos == 0:
             queue.drop_released()
         elif queue.acquire_released(member.session.number) or message.offset < queue.dup_until:
-            head = with_dup(head)
+            packet = bytes((packet[0] | _DUP,)) + packet[1:]
             self._group.context.counts.resent += 1
-        self._send(member, tail, message, qos, head, rest)
+        self._send(member, qos, packet, tail, message)
         return True
 
     def _encode(
         self, member: Membership, message: Message, run: Run | None, index: int
-    ) -> tuple[Membership, int, bytes, bytes] | None:
+    ) -> tuple[Membership, int, bytes] | None:
         """Return the packet for a member, or for another one if it is too large for this one.
         None: it is too large for all that have room."""
-        found = self._encode_for(member, message, run, index)
-        if found is not None:
-            return (member, *found)
+        qos, packet = _encode_for(member, message, run, index, self._now_ms)
+        if packet:
+            return member, qos, packet
         for other in list(self._group.ready):
             if other.turn is not self:
                 self._open(other)
-            found = self._encode_for(other, message, run, index) if other.room > 0 else None
-            if found is not None:
-                return (other, *found)
+            if other.room > 0:
+                qos, packet = _encode_for(other, message, run, index, self._now_ms)
+                if packet:
+                    return other, qos, packet
         self._group.context.counts.dropped_large += 1
         return None
 
-    def _encode_for(
-        self, member: Membership, message: Message, run: Run | None, index: int
-    ) -> tuple[int, bytes, bytes] | None:
-        sink = member.session.sink
-        assert sink is not None, "a member that has room is connected"
-        qos = min(member.match.qos, message.qos)
-        encoding = member.match.encoding(sink.version, qos)
-        part = None if run is None else run.encoded(encoding).parts[index]
-        head, rest = part or encode_parts(message, encoding, self._now_ms)
-        size = len(head) + len(rest) + (_ID_SIZE if qos else 0)
-        return (qos, head, rest) if size <= sink.maximum_packet_size else None
-
     def _send(
-        self,
-        member: Membership,
-        tail: ShardTail,
-        message: Message,
-        qos: int,
-        head: bytes,
-        rest: bytes,
+        self, member: Membership, qos: int, packet: bytes, tail: ShardTail, message: Message
     ) -> None:
         self.left -= 1
+        member.packets[qos].append(packet)
         if qos == 0:
-            member.packets[0].append(head + rest)
             return
         session, group, offset = member.session, self._group, message.offset
         member.room -= 1
         window = session.window
-        if window is None:
-            window = session.window = Window()
+        assert window is not None, "made for the packet id"
         packet_id = window.next_id()
         window.in_flight[packet_id] = (tail, offset, qos, None)
         queue = group.queue_of(tail)
@@ -152,7 +132,6 @@ class Turn:
         shares = session.shares
         assert isinstance(shares, SessionShares), "a member has its shares"
         shares.in_flight[packet_id] = SharedDelivery(group, tail, queue, offset, qos, member.match)
-        member.packets[qos].extend((head, ID_BYTES[packet_id], rest))
         group.mark_dirty()
 
     def deliver_qos0(self, run: Run) -> None:
@@ -175,14 +154,14 @@ class Turn:
         self.flush()
 
     def _send_qos0(self, member: Membership, run: Run, index: int) -> None:
-        found = self._encode_for(member, run.messages[index], run, index)
-        if found is None:
+        _, packet = _encode_for(member, run.messages[index], run, index, self._now_ms)
+        if not packet:
             self._group.context.counts.dropped_large += 1
             return
         if member.turn is not self:
             member.turn = self
             self._used.append(member)
-        member.packets[0].append(found[1] + found[2])
+        member.packets[0].append(packet)
 
     def flush(self) -> None:
         """Send what was collected."""
@@ -200,3 +179,24 @@ class Turn:
                 packets.clear()
             member.turn = None
         self._used.clear()
+
+
+def _encode_for(
+    member: Membership, message: Message, run: Run | None, index: int, now_ms: int
+) -> tuple[int, bytes]:
+    """Return QoS and packet, with the packet id that the session uses next; an empty packet: it
+    would be too large for the client."""
+    session, sink = member.session, member.session.sink
+    assert sink is not None, "a member that has room is connected"
+    qos = min(member.match.qos, message.qos)
+    encoding = member.match.encoding(sink.version, qos)
+    if run is None:
+        run, index = Run(message.shard, [message], message.qos, now_ms), 0
+    packet_id = 0
+    if qos:
+        window = session.window
+        if window is None:
+            window = session.window = Window()
+        packet_id = window.peek_id()
+    packet = run.encoded(encoding).packet(index, packet_id)
+    return qos, packet if len(packet) <= sink.maximum_packet_size else b""
