@@ -183,6 +183,14 @@ class MqttSettings(Struct, frozen=True, kw_only=True):
     subscriptions_max: Annotated[
         Large, Meta(ge=1, description="Maximum subscriptions of all sessions of the node.")
     ] = 2_000_000
+    share_strategy: Annotated[
+        Literal["round_robin", "random", "sticky", "hash_client", "hash_topic", "local"],
+        Meta(
+            description="Which member of a shared subscription gets a message, as far as it has "
+            "room: each in turn, any, the same as before, by the publisher, by the topic, or one "
+            "of this node."
+        ),
+    ] = "round_robin"
     sessions_max: Annotated[Large, Meta(ge=1, description="Maximum sessions of the node.")] = (
         1_000_000
     )

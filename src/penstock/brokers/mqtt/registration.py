@@ -8,6 +8,7 @@ from penstock.brokers.mqtt.bridge.registration import Bridges
 from penstock.brokers.mqtt.broker import MqttBroker
 from penstock.brokers.mqtt.extras.registration import Extras
 from penstock.brokers.mqtt.policy.registration import AccessPolicy
+from penstock.brokers.mqtt.share_groups.groups import ShareGroups
 
 
 def register_all(broker: MqttBroker) -> None:
@@ -19,3 +20,5 @@ def register_all(broker: MqttBroker) -> None:
     requests = AdminRequests(api, broker.publisher, allows_local_clients=policy.is_open)
     broker.hooks.publish_handlers[PREFIX] = requests
     broker.hooks.filter_handlers[PREFIX] = requests
+    delivery = broker.delivery
+    broker.shared = ShareGroups(delivery, delivery.tree, broker.settings.share_strategy)

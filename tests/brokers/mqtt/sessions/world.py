@@ -17,6 +17,7 @@ from penstock.brokers.mqtt.deliver.message import Message
 from penstock.brokers.mqtt.publish.records import Receipt, RecordCodec
 from penstock.brokers.mqtt.sessions.service import SessionService
 from penstock.brokers.mqtt.sessions.session import Session, WillRecord
+from penstock.brokers.mqtt.share_groups.groups import ShareGroups
 from penstock.brokers.mqtt.subscriptions.filters import matches
 from penstock.brokers.mqtt.subscriptions.interface import Subscription
 from penstock.brokers.mqtt.wire.codec import Decoder
@@ -135,7 +136,11 @@ class World:
         )
 
     async def start(self) -> None:
-        await self.service.start(publisher=self, retained=self.retained, has_timers=False)
+        delivery = self.service.delivery
+        self.shared = ShareGroups(delivery, delivery.tree, self.settings.share_strategy)
+        await self.service.start(
+            publisher=self, retained=self.retained, shared=self.shared, has_timers=False
+        )
         await self.quiet()
 
     async def crash(self) -> None:

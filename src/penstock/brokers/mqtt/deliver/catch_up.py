@@ -98,8 +98,12 @@ def pump(to: Outgoing, sink: ClientSink) -> None:
         return
     if to.sends_releases:
         to.sends_releases = False
-        for packet_id in turn.window.released:
-            sink.send(_PUBREL + ID_BYTES[packet_id])
+        releases = b"".join([_PUBREL + ID_BYTES[packet_id] for packet_id in turn.window.released])
+        if to.is_persistent:
+            # The last connection may have ended before the row was stored.
+            to.hold(releases)
+        else:
+            sink.send(releases)
     if turn.window.resend:
         _resend(turn)
         if not turn.window.resend and to.shares is not None:
