@@ -10,6 +10,7 @@ from tests.brokers.mqtt.on_a_loop import on_a_loop
 from tests.brokers.mqtt.sessions.world import Client, World, acks
 
 from penstock.brokers.mqtt.sessions.session import Session
+from penstock.brokers.mqtt.subscriptions.interface import Subscription
 from penstock.brokers.mqtt.wire.packets import Ack, PacketType, Publish
 from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
 
@@ -84,8 +85,8 @@ def payloads(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-async def started(partitions: int = 2, **settings: object) -> tuple[World, Members]:
-    world = World(partitions, **settings)
+async def started(partitions: int = 2) -> tuple[World, Members]:
+    world = World(partitions)
     await world.start()
     return world, Members(world)
 
@@ -275,7 +276,7 @@ async def test_members_keep_their_own_qos_and_identifiers() -> None:
     world, members = await started()
     await members.join("zero", qos=0)
     session, client, _ = await world.connect("five")
-    await world.subscribe(session, GROUP, 2, identifier=7)
+    await world.service.registry.subscribe(session, [Subscription(GROUP, 2, identifier=7)])
     world.publish("a/b", b"1", 2)
     world.publish("a/b", b"2", 2)
     await world.quiet()
