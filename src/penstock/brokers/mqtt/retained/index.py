@@ -96,11 +96,18 @@ class RetainedIndex:
             if level == ANY_REST:
                 if node.message is not None:
                     yield node.message  # `a/#` matches `a`, and everything below it
-                waiting += [(child, depth) for child in _below(node, depth)]
+                waiting += [(child, depth) for child in self._below(node)]
             elif level == ANY_LEVEL:
-                waiting += [(child, depth + 1) for child in _below(node, depth)]
+                waiting += [(child, depth + 1) for child in self._below(node)]
             elif level in node.children:
                 waiting.append((node.children[level], depth + 1))
+
+    def _below(self, node: _Node) -> list[_Node]:
+        """Return the next levels. A wildcard at the beginning of a filter matches no topic that
+        begins with `$`."""
+        if node is self._root:
+            return [child for level, child in node.children.items() if not level.startswith("$")]
+        return list(node.children.values())
 
     def drop_expired(self, now_ms: int, limit: int) -> int:
         """Drop up to `limit` messages that have expired; return how many."""
@@ -113,14 +120,6 @@ class RetainedIndex:
         for topic in expired:
             self.remove(topic)
         return len(expired)
-
-
-def _below(node: _Node, depth: int) -> list[_Node]:
-    """Return the next levels. A wildcard at the beginning of a filter matches no topic that begins
-    with `$`."""
-    if depth == 0:
-        return [child for level, child in node.children.items() if not level.startswith("$")]
-    return list(node.children.values())
 
 
 def _size_of(message: Message) -> int:
