@@ -84,6 +84,12 @@ def _add_clock(app: typer.Typer) -> None:
     app.add_typer(clock.app, name="clock")
 
 
+def _add_mqtt(app: typer.Typer) -> None:
+    from penstock.cli.commands.mqtt.app import app as mqtt_app
+
+    app.add_typer(mqtt_app, name="mqtt")
+
+
 COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "serve": _add_serve,
     "config": _add_config,
@@ -97,4 +103,5 @@ COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "pipeline": _add_pipeline,
     "tier": _add_tier,
     "clock": _add_clock,
+    "mqtt": _add_mqtt,
 }

@@ -33,6 +33,10 @@ class DeliveryContext(Protocol):
 
     def now_ms(self) -> int: ...
 
+    def record_latency(self, client_id: str, topic: str, latency_ms: int) -> None:
+        """Record how long a client took to acknowledge a message."""
+        ...
+
     def route(self, topic: str) -> Route: ...
 
     def find_page(self, tail: ShardTail, offset: int) -> Page | None:

@@ -83,6 +83,8 @@ class Delivery:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.stored_topics_for: Callable[[str], Sequence[StoredTopicName]] = lambda _: ()
         """Set before the first connection."""
+        self.on_latency: Callable[[str, str, int], None] | None = None
+        """Called with client id, topic and milliseconds of some acknowledgements."""
         self.write_out: Callable[[Outgoing], None] = _not_stored
         """Set by the store of sessions, as the next one."""
         self.position_changed: Callable[[Outgoing], None] = _not_stored
@@ -317,6 +319,10 @@ class Delivery:
             subscriber.page_was_read(tail)
             if not subscriber.pump_is_requested:
                 self.request_pump(subscriber)
+
+    def record_latency(self, client_id: str, topic: str, latency_ms: int) -> None:
+        if self.on_latency is not None:
+            self.on_latency(client_id, topic, latency_ms)
 
     def request_pump(self, subscriber: Pumped) -> None:
         if subscriber.pump_is_requested:

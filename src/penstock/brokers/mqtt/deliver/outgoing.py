@@ -163,6 +163,8 @@ class Outgoing:
         window.in_flight.update(zip(ids, in_flight_of(messages, qos), strict=False))
         packets = encoded.stamped(0, count, window.last_id)
         window.last_id += count
+        if window.probe is None:
+            window.probe = (ids[0], messages[0].topic, self.context.now_ms())
         last = messages[count - 1] if qos == 2 and self.is_persistent else None
         self._send(packets, qos, count, last)
         return count
@@ -342,6 +344,7 @@ class Outgoing:
         window = self.window
         if window is not None:
             window.resend[:] = reversed(window.in_flight)
+            window.probe = None
             self.sends_releases = bool(window.released)
         if self.hints is not None:
             hints, self.hints = self.hints, None

@@ -25,7 +25,7 @@ class Window:
     for PUBACK or PUBREC, in the order in which they were first sent; `released` the packet ids that
     wait for PUBCOMP. `resend` are packet ids that the present connection was not sent yet."""
 
-    __slots__ = ("in_flight", "last_id", "released", "resend", "sent_ends")
+    __slots__ = ("in_flight", "last_id", "probe", "released", "resend", "sent_ends")
 
     def __init__(self) -> None:
         self.in_flight: Final[dict[int, InFlight]] = {}
@@ -33,6 +33,8 @@ class Window:
         self.resend: list[int] = []
         """The next one is the last."""
         self.last_id = 0
+        self.probe: tuple[int, str, int] | None = None
+        """Packet id, topic and time of a message whose acknowledgement is timed."""
         self.sent_ends: Final[dict[ShardTail, int]] = {}
         """By shard, the offset after the last QoS 2 message that was sent."""
 

@@ -42,7 +42,12 @@ class Extras:
             settings.delayed_max,
         )
         hooks.publish_handlers[DELAYED_PREFIX] = self.delayed
+        if settings.slow_subscriptions_max:
+            broker.delivery.on_latency = self._record_latency
         broker.on_start(self._start)
+
+    def _record_latency(self, client_id: str, topic: str, latency_ms: int) -> None:
+        self.slow.record(client_id, topic, latency_ms, self._broker.clock.now_ms())
 
     async def _start(self) -> None:
         broker = self._broker

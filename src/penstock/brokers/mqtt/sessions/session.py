@@ -16,7 +16,7 @@ from penstock.brokers.mqtt.wire.reason_codes import FAILURE, ReasonCode
 
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.context import DeliveryContext
-    from penstock.brokers.mqtt.deliver.window import InFlight
+    from penstock.brokers.mqtt.deliver.window import InFlight, Window
     from penstock.brokers.mqtt.sessions.sink import ClientSink
     from penstock.brokers.mqtt.wire.packets import Will
 
@@ -128,6 +128,8 @@ class Session(Outgoing):
                 self._check_unknown(packet_id, kind, entry)
                 return b""
             del window.in_flight[packet_id]
+            if window.probe is not None and window.probe[0] == packet_id:
+                self._end_probe(window)
             if self.shares is not None:
                 self.shares.acknowledged(packet_id)
         elif window.released.pop(packet_id, self) is self:
@@ -137,6 +139,14 @@ class Session(Outgoing):
             self.context.position_changed(self)
         self._continue()
         return b""
+
+    def _end_probe(self, window: Window) -> None:
+        """Record how long the client took to acknowledge the message that is timed."""
+        assert window.probe is not None, "the caller has compared it"
+        _, topic, sent_ms = window.probe
+        window.probe = None
+        context = self.context
+        context.record_latency(self.client_id, topic, context.now_ms() - sent_ms)
 
     def _continue(self) -> None:
         """The window has room again."""
@@ -165,6 +175,8 @@ class Session(Outgoing):
             self._check_unknown(packet_id, PacketType.PUBREC, entry)
             return b"" if reason_code >= FAILURE else release
         del window.in_flight[packet_id]
+        if window.probe is not None and window.probe[0] == packet_id:
+            self._end_probe(window)
         if self.shares is not None:
             self.shares.acknowledged(packet_id)
         if self.is_persistent and not self.position_is_dirty:

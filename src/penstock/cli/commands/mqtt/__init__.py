@@ -1,0 +1,1 @@
+"""`penstock mqtt`: publish, subscribe, and administer the MQTT front end of a node."""
