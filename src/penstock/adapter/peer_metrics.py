@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from penstock.meta import PeerNetwork
 
-_CHANNELS: Final = ("forward", "heartbeat", "raft", "replicate")
+_CHANNELS: Final = ("forward", "heartbeat", "mqtt", "raft", "replicate")
 
 
 class PeerMetrics(Collector):

@@ -76,7 +76,7 @@ def test_nodes_of_a_cluster_move_the_metrics_of_each_channel(tmp_path: Path) -> 
         found = scrape(servers[1])
         for name in CHANNELS:
             channels = {dict(key)["channel"] for key in found[name]}
-            assert channels == {"forward", "heartbeat", "raft", "replicate"}
+            assert channels == {"forward", "heartbeat", "mqtt", "raft", "replicate"}
         moved = {
             (name, dict(key)["channel"])
             for name in CHANNELS

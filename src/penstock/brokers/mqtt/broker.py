@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from penstock.adapter import StorageDriverManager
 from penstock.brokers.mqtt.client import ClientOptions, PacketChannel
 from penstock.brokers.mqtt.metrics import MqttMetrics
+from penstock.brokers.mqtt.protocol.connect import make_client_id
 from penstock.brokers.mqtt.protocol.hooks import Hooks
 from penstock.brokers.mqtt.publish.fast_path import make_fast_path
 from penstock.brokers.mqtt.publish.path import PublishPath
@@ -64,6 +65,8 @@ class MqttBroker:
         self.settings: Final[MqttSettings] = settings.mqtt
         self.namespace: Final = DEFAULT_NAMESPACE
         self.node_id: Final = drivers.node_id
+        self.make_client_id: Callable[[], str] = make_client_id
+        """Makes the ids of clients that have none."""
         self.hooks: Final = Hooks()
         self.metrics: Final = MqttMetrics(registry)
         self.limits: Final = DecodeLimits(

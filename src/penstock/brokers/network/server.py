@@ -19,7 +19,7 @@ from penstock.brokers.network.addresses import PeerAddress
 from penstock.brokers.network.connection import Connection, Protocol
 from penstock.brokers.network.context import ConnectionContext, Member
 from penstock.brokers.network.counters import NetworkCounters
-from penstock.brokers.network.limits import ListenerSettings, NetworkLimits
+from penstock.brokers.network.limits import ListenerSettings, NetworkLimits, Transport
 from penstock.brokers.network.listener import Listener
 from penstock.brokers.network.proxy_protocol import ProxyHeader
 from penstock.brokers.network.server_thread import ServerThread
@@ -215,6 +215,33 @@ class NetworkServer:
                 self._hold_listeners(is_held=True)
         self._begin(connection, listener.settings)
         connection.start_reading()
+
+    def adopt(
+        self,
+        connected: socket.socket,
+        peer: PeerAddress,
+        transport: Transport,
+        make_protocol: MakeProtocol,
+    ) -> Connection | None:
+        """Serve a connection that was accepted elsewhere, on the loop; None: it is refused. Its
+        limits of addresses are those of the place where it was accepted."""
+        assert self._context is not None, "the server was started"
+        if len(self._connections) >= self.limits.connections_max:
+            self._refuse(peer, "connections")
+            connected.close()
+            return None
+        connected.setblocking(False)
+        number = self._next_id
+        self._next_id += 1
+        connection = Connection(self._context, number, connected, peer, transport)
+        self.counters.connections_opened += 1
+        self._connections[connection.descriptor] = connection
+        self._context.hangups.add(connection.descriptor)
+        if self.limits.first_message_timeout_s:
+            self._unestablished[connection.descriptor] = self._context.loop.time()
+        connection.use(make_protocol(connection))
+        connection.start_reading()
+        return connection
 
     def _begin(self, connection: Connection, settings: ListenerSettings) -> None:
         """Put the first of PROXY header, WebSocket request and protocol on a connection."""

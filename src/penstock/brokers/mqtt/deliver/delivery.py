@@ -85,6 +85,10 @@ class Delivery:
         """Set before the first connection."""
         self.on_latency: Callable[[str, str, int], None] | None = None
         """Called with client id, topic and milliseconds of some acknowledgements."""
+        self.on_advance: Callable[[ShardTail], None] | None = None
+        """In a cluster: called when messages of a shard up to its `known_end` are committed."""
+        self.skips_unread = False
+        """Whether shards are not read as long as there are no subscriptions."""
         self.write_out: Callable[[Outgoing], None] = _not_stored
         """Set by the store of sessions, as the next one."""
         self.position_changed: Callable[[Outgoing], None] = _not_stored
@@ -112,6 +116,8 @@ class Delivery:
         this call its messages would be read from the log."""
         tail = self.tails.by_name.get(shard_name)
         if tail is not None:
+            if not tail.expected:
+                tail.expected_from = tail.known_end
             tail.expected += 1
 
     def append_failed(self, shard_name: str) -> None:
@@ -148,6 +154,7 @@ class Delivery:
         tail.end = offset
         if not self._is_scheduled:
             self._schedule()
+        self._look_after_append(tail)
 
     def received(self, shard_name: str, run: MqttReceivedRun) -> None:
         """Deliver a run that native code has stored, at the end of this turn."""
@@ -166,6 +173,34 @@ class Delivery:
         tail.end += len(messages)
         if not self._is_scheduled:
             self._schedule()
+
+    def _look_after_append(self, tail: ShardTail) -> None:
+        """The shard was written to during an append: by that, or by another writer."""
+        if tail.expected or tail.reading or not (tail.woken or tail.advertised > tail.end):
+            return
+        watch, tail.woken = tail.watch, False
+        if watch is not None:
+            watch.move(Offset(tail.end))
+            tail.woken = not tail.is_remote and watch.has_news()
+        if tail.woken or tail.advertised > tail.end:
+            self._look(tail)
+
+    def advertise(self, tail: ShardTail, end: int) -> None:
+        """The node that leads a shard says that its messages up to `end` are committed."""
+        tail.advertised = max(tail.advertised, end)
+        if end <= tail.end:
+            return
+        is_quiet = not (tail.queued or tail.reading or tail.expected)
+        if self.skips_unread and is_quiet and not len(self.tree):
+            tail.known_end = tail.end = end
+            return
+        tail.woken = True
+        self._look(tail)
+
+    def look(self, tail: ShardTail) -> None:
+        """Read what a shard has more than was delivered, if it has."""
+        tail.woken = True
+        self._look(tail)
 
     def passed(self, messages: Sequence[Message]) -> None:
         """Deliver messages that are not stored, with QoS 0, to connected subscribers."""
@@ -213,6 +248,8 @@ class Delivery:
                 queued, tail.queued = tail.queued, []
                 tail.known_end = tail.end
                 self._deliver(tail, queued, now_ms)
+                if self.on_advance is not None:
+                    self.on_advance(tail)
         if self._pumps:
             pumps, self._pumps = self._pumps, []
             for subscriber in pumps:
@@ -268,6 +305,8 @@ class Delivery:
         try:
             while True:
                 tail.woken = False
+                if self.skips_unread and not len(self.tree) and await self._skip(tail):
+                    return
                 page = await self.reader.read(tail, tail.known_end)
                 if page is None:
                     self._close_shard(tail)
@@ -276,10 +315,24 @@ class Delivery:
                 tail.known_end = tail.end = max(tail.known_end, page.end)
                 if page.messages:
                     self._deliver(tail, page.messages, self.now_ms())
+                if self.on_advance is not None and not is_empty:
+                    self.on_advance(tail)
                 if is_empty and not tail.woken:
                     return
         finally:
             tail.reading = False
+
+    async def _skip(self, tail: ShardTail) -> bool:
+        """Pass over the messages of a shard that no subscription asks for; return whether there is
+        nothing to be read."""
+        end = await self.reader.end_of(tail)
+        if end is None or len(self.tree) or tail.woken:
+            return False  # a subscription that came meanwhile wants messages before that end
+        if end > tail.known_end:
+            tail.known_end = tail.end = end
+            if self.on_advance is not None:
+                self.on_advance(tail)
+        return True
 
     def _close_shard(self, tail: ShardTail) -> None:
         """The topic of a shard was deleted: what was not delivered is gone."""

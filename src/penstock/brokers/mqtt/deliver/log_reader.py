@@ -61,6 +61,17 @@ class LogReader:
                 _log.error("mqtt_page_not_read", cause=error, shard=tail.name, offset=offset)
                 await asyncio.sleep(RETRY_S)
 
+    async def end_of(self, tail: ShardTail) -> int | None:
+        """Return the end of a shard that readers see; None: it is not known now."""
+        call = partial(
+            self._drivers.shard_info, tail.stored_topic, tail.partition, namespace=self._namespace
+        )
+        try:
+            info = await self._drivers.run_blocking(call)
+        except StoreError:
+            return None
+        return info.commit if info.shard.name == tail.name else None
+
     async def _read_in_pool(self, tail: ShardTail, offset: int) -> Page | None:
         async with self._slots:
             call = partial(self._read, tail, offset)

@@ -121,7 +121,7 @@ class Tails:
 
         def wake() -> None:
             """Called by every writer, in its thread: this front end reports its own appends."""
-            if tail.woken or threading.get_ident() == here:
+            if tail.woken or tail.is_remote or threading.get_ident() == here:
                 return
             tail.woken = True
             if not self._is_closed:

@@ -259,7 +259,9 @@ class ClientConnection:
     def _connect(self, connect: Connect) -> Coroutine[None, None, None]:
         if self.version:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
-        options = self._options = ConnectOptions(connect, self._broker.settings)
+        options = self._options = ConnectOptions(
+            connect, self._broker.settings, self._broker.make_client_id
+        )
         self.version = options.version
         self.receive_maximum = options.inflight_max
         self.maximum_packet_size = options.packet_size_max

@@ -8,6 +8,7 @@ others    yes               any           an assigned id; MQTT 5 clients are tol
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from secrets import token_hex
 from typing import Final
 
@@ -35,6 +36,11 @@ KEEP_ALIVE_FACTOR: Final = 1.5
 _NO_PROPERTIES: Final = Properties()
 
 
+def make_client_id() -> str:
+    """Return a client id for a client that has none."""
+    return ASSIGNED_PREFIX + token_hex(12)
+
+
 class ConnectOptions:
     """What a CONNECT asks for, bounded by the limits of the node."""
 
@@ -54,13 +60,18 @@ class ConnectOptions:
         "will",
     )
 
-    def __init__(self, connect: Connect, settings: MqttSettings) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        settings: MqttSettings,
+        make_client_id: Callable[[], str] = make_client_id,
+    ) -> None:
         properties = connect.properties or _NO_PROPERTIES
         self.version: Final = connect.version
         self.clean_start: Final = connect.clean_start
         self.reason_code = _check_client_id(connect)
         self.is_assigned: Final = not connect.client_id
-        self.client_id: Final = connect.client_id or ASSIGNED_PREFIX + token_hex(12)
+        self.client_id: Final = connect.client_id or make_client_id()
         self.requested_expiry_s: Final = _expiry(connect, properties, settings)
         self.expiry_s: Final = min(self.requested_expiry_s, settings.session_expiry_max_s)
         self.keep_alive_s: Final = _keep_alive(connect, settings)

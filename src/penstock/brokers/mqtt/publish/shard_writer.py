@@ -77,6 +77,8 @@ class ShardWriter:
         """By shard: what waits for the call in the pool; a shard without one is not in here."""
         self.waiting_size = 0
         """Bytes of all appends that wait for the pool."""
+        self.writes_now = True
+        """Whether appends that do not wait for a device are made on the event loop."""
         self.delayed: Final[set[str]] = set()
         """Shards that do not wait for a device, and whose records are written one by one."""
 
@@ -84,7 +86,7 @@ class ShardWriter:
         """Append records; `append.done` gets the outcome, now or later."""
         mapped = append.mapped
         queue = self._queues.get(mapped.shard_name)
-        if queue is None and not mapped.may_wait:
+        if queue is None and self.writes_now and not mapped.may_wait:
             outcomes = self._write_now(append)
             if outcomes is not None:
                 append.done(append, outcomes)
@@ -131,17 +133,12 @@ class ShardWriter:
         self, shard_name: str, together: list[Append]
     ) -> list[Sequence[Outcome]]:
         records = [record for append in together for record in append.records]
-        route = together[0].mapped.route
-        assert route is not None, "a topic without a route is created first"
-        driver = route.driver
         messages = [message for append in together for message in append.messages]
         if messages:
             self._delivery.expect(shard_name)
         written: Written | None = None
         try:
-            written = await self._drivers.run_blocking(
-                lambda: driver.batch_write(shard_name, records)
-            )
+            written = await self._append(together[0].mapped, records)
         except (BadRequestError, RecordTooLargeError) as error:
             if len(records) == 1:
                 return [[error]]
@@ -159,6 +156,14 @@ class ShardWriter:
             outcomes.append(range(first, first + len(append.records)))
             first = Offset(first + len(append.records))
         return outcomes
+
+    async def _append(self, mapped: MappedTopic, records: Sequence[Record]) -> Written:
+        """Append records in the pool, all or none."""
+        route = mapped.route
+        assert route is not None, "a topic without a route is created first"
+        return await self._drivers.run_blocking(
+            lambda: route.driver.batch_write(mapped.shard_name, records)
+        )
 
     async def _write_singly(self, shard_name: str, append: Append) -> list[Outcome]:
         """Write records whose batch was refused, so that only the bad ones are."""

@@ -9,7 +9,7 @@ are read in the background; only the delivery of retained messages waits for tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -59,6 +59,8 @@ class RetainedStore:
         self._changed: set[str] | None = set()
         """Topics that were published since the start; what was read of them is older. None: all
         records have been read."""
+        self.catch_up: Callable[[], Coroutine[None, None, None]] | None = None
+        """In a cluster: returns when what other nodes have stored until now is known."""
 
     # Publishing
 
@@ -99,6 +101,8 @@ class RetainedStore:
         """Yield the retained messages that a filter matches, when all are known; expired ones are
         left out."""
         await self._loaded.wait()
+        if self.catch_up is not None:
+            await self.catch_up()
         matching = self.index.match(topic_filter)
         while page := list(islice(matching, PAGE_RECORDS)):
             now_ms = self._clock.now_ms()
@@ -136,10 +140,27 @@ class RetainedStore:
             except StoreError as error:
                 _log.warning("mqtt_retained_not_loaded", reason=str(error))
                 await asyncio.sleep(RETRY_S)
-        self._changed = None
-        self._loaded.set()
+        self.set_loaded()
         if len(self.index):
             _log.info("mqtt_retained_loaded", topics=len(self.index), bytes=self.index.size)
+
+    def set_loaded(self) -> None:
+        """All records have been read; further ones come through `apply`."""
+        self._changed = None
+        self._loaded.set()
+
+    def apply(self, record: StoredRecord) -> None:
+        """Retain what a record says, which another node may have written."""
+        if record.key is None:
+            return
+        topic = record.key.decode("utf-8", "replace")
+        if record.value is None:
+            self.index.remove(topic)
+            return
+        message = self._codec.decode(record, topic)
+        message.retain = True
+        if self.index.has_room(message):
+            self.index.put(message)
 
     async def _load_shard(self, route: TopicRoute, shard: str) -> None:
         info = await self._drivers.run_blocking(partial(route.driver.shard_info, shard))
@@ -165,15 +186,8 @@ class RetainedStore:
             return
         topic = record.key.decode("utf-8", "replace")
         assert self._changed is not None, "loading sets it to None at its end"
-        if topic in self._changed:
-            return
-        if record.value is None:
-            self.index.remove(topic)
-            return
-        message = self._codec.decode(record, topic)
-        message.retain = True
-        if self.index.has_room(message):
-            self.index.put(message)
+        if topic not in self._changed:
+            self.apply(record)
 
     # Maintenance
 

@@ -410,11 +410,25 @@ class SessionRegistry:
                 session.disconnected_at_ms = now_ms
                 session.mark_row_dirty()
 
-    def start_timers(self) -> None:
+    def start_timers(self, sessions: Iterable[Session] | None = None) -> None:
         """Let time run for the restored sessions; after the recovery has found published wills."""
-        for session in list(self._sessions.values()):
+        for session in list(self._sessions.values() if sessions is None else sessions):
             if session.owner is None:
                 self._wait(session)
+
+    def unload(self, sessions: Iterable[Session], reason_code: int) -> None:
+        """Drop sessions from memory, because another node runs them from now on. Their rows stay,
+        and their wills are left to that node."""
+        for session in list(sessions):
+            owner = session.owner
+            self._detach(session)
+            session.will = None
+            self._remove_subscriptions(session, list(session.subscriptions.values()))
+            session.is_ended = True
+            session.hints = None
+            self._sessions.pop(session.client_id, None)
+            if owner is not None:
+                owner.disconnect(reason_code)
 
 
 def is_replay(subscription: Subscription) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -50,41 +51,64 @@ class SavedRows:
                 case _ if key.startswith(rows.GROUP):
                     self.groups[key.removeprefix(rows.GROUP).decode()] = rows.decode_group(value)
                 case _ if key.startswith(rows.MARK):
-                    self.marks[key.removeprefix(rows.MARK).decode()] = rows.decode_mark(value)
+                    self._add_mark(key.removeprefix(rows.MARK).decode(), rows.decode_mark(value))
+                case _:
+                    pass  # of a later release
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StoreError(
                 f"the row {key!r} of topic {TOPIC!r} cannot be decoded: {error}; delete the row, "
                 "or the topic with all sessions"
             ) from error
 
+    def _add_mark(self, topic_id: str, mark: rows.MarkRow) -> None:
+        """Of the marks of several partitions the lowest ends hold."""
+        known = self.marks.get(topic_id)
+        if known is None:
+            self.marks[topic_id] = mark
+            return
+        ends = [
+            min(one, other) if min(one, other) >= 0 else max(one, other)
+            for one, other in zip_longest(known.ends, mark.ends, fillvalue=-1)
+        ]
+        self.marks[topic_id] = rows.MarkRow(max(known.time_ms, mark.time_ms), ends)
+
 
 async def read_rows(drivers: StorageDriverManager, namespace: str = DEFAULT_NAMESPACE) -> SavedRows:
-    """Read all rows, a page at a time."""
-    last: dict[bytes, bytes] = {}
-    if (namespace, TOPIC) not in drivers.broker_cache.topics:
-        return SavedRows()  # there were no sessions to be kept
-    route = drivers.routes.find(TOPIC, namespace)
-    for partition in range(route.partitions):
-        offset = 0
-        while True:
-            page = await drivers.run_blocking(
-                partial(
-                    drivers.read_by_offset,
-                    TOPIC,
-                    partition,
-                    Offset(offset),
-                    max_records=RECORDS_PER_READ,
-                    namespace=namespace,
-                )
-            )
-            if not page:
-                break
-            _keep_last(last, page)
-            offset = page[-1].offset + 1
+    """Read the rows of all partitions, a page at a time."""
     saved = SavedRows()
+    if (namespace, TOPIC) not in drivers.broker_cache.topics:
+        return saved  # there were no sessions to be kept
+    for partition in range(drivers.routes.find(TOPIC, namespace).partitions):
+        await read_partition(drivers, partition, saved, namespace)
+    return saved
+
+
+async def read_partition(
+    drivers: StorageDriverManager,
+    partition: int,
+    saved: SavedRows,
+    namespace: str = DEFAULT_NAMESPACE,
+) -> None:
+    """Add the rows of one partition."""
+    last: dict[bytes, bytes] = {}
+    offset = 0
+    while True:
+        page = await drivers.run_blocking(
+            partial(
+                drivers.read_by_offset,
+                TOPIC,
+                partition,
+                Offset(offset),
+                max_records=RECORDS_PER_READ,
+                namespace=namespace,
+            )
+        )
+        if not page:
+            break
+        _keep_last(last, page)
+        offset = page[-1].offset + 1
     for key, value in last.items():
         saved.add(key, value)
-    return saved
 
 
 def _keep_last(last: dict[bytes, bytes], page: list[StoredRecord]) -> None:

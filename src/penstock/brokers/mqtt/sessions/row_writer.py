@@ -28,8 +28,10 @@ OPTIONS: Final[Mapping[str, object]] = {
 ROWS_PER_WRITE: Final = 2_000
 
 Done = Callable[[StoreError | None], None]
-Row = tuple[bytes, bytes, bytes | None]
-"""Client id (decides the partition), key, value."""
+Row = tuple[bytes | int, bytes, bytes | None]
+"""Client id, which decides the partition, or the partition itself; key; value."""
+Fence = Callable[[int], None]
+"""Raises when this node must not write rows of a partition."""
 
 _log: Final = get_logger(__name__)
 
@@ -50,6 +52,10 @@ class RowWriter:
         self._queue: list[tuple[list[Row], Done | None]] = []
         self._is_scheduled = False
         self._writing: asyncio.Task[None] | None = None
+        self.partitions = PARTITIONS
+        """With how many the topic is created."""
+        self.fence: Fence | None = None
+        """In a cluster of several nodes: rows are written where their partition is led, or not."""
         self.before_write: Callable[[], None] = lambda: None
         """Called before each write, to add rows that wait for the end of the turn."""
         self.rows = 0
@@ -62,7 +68,7 @@ class RowWriter:
         create = partial(
             self._drivers.admin.create_topic_full,
             TOPIC,
-            PARTITIONS,
+            self.partitions,
             self._options,
             namespace=self._namespace,
         )
@@ -72,6 +78,9 @@ class RowWriter:
 
     def has_topic(self) -> bool:
         return (self._namespace, TOPIC) in self._drivers.broker_cache.topics
+
+    def all_partitions(self) -> range:
+        return range(self.route().partitions if self.has_topic() else self.partitions)
 
     def route(self) -> TopicRoute:
         return self._drivers.routes.find(TOPIC, self._namespace)
@@ -125,41 +134,49 @@ class RowWriter:
             route = self.route()
         except StoreError:
             route = None  # the topic is created with the first rows
-        if route is None or route.may_wait:
+        if route is None or route.may_wait or self.fence is not None:
             self._writing = asyncio.get_running_loop().create_task(
                 self._write_later(queue), name="mqtt-session-rows"
             )
             return
-        try:
-            _write_parts(route, _by_partition(queue, route))
-        except StoreError as error:
-            self._report(queue, error)
-        else:
-            self._report(queue, None)
+        failures = _write_parts(route, _by_partition(queue, route), None)
+        self._report(queue, failures, route.partitions)
 
     async def _write_later(self, queue: list[tuple[list[Row], Done | None]]) -> None:
-        failure: StoreError | None = None
+        count = self.partitions
         try:
             route = await self.create_topic()
+            count = route.partitions
             parts = _by_partition(queue, route)
-            await self._drivers.run_blocking(partial(_write_parts, route, parts))
+            failures = await self._drivers.run_blocking(
+                partial(_write_parts, route, parts, self.fence)
+            )
         except StoreError as error:
-            failure = error
+            failures = dict.fromkeys(range(count), error)
         finally:
             self._writing = None
-        self._report(queue, failure)
+        self._report(queue, failures, count)
         if self._queue:
             self.schedule()
 
     def _report(
-        self, queue: list[tuple[list[Row], Done | None]], failure: StoreError | None
+        self,
+        queue: list[tuple[list[Row], Done | None]],
+        failures: dict[int, StoreError],
+        count: int,
     ) -> None:
-        if failure is None:
-            self.rows += sum(len(rows) for rows, _ in queue)
-        else:
+        for partition, error in failures.items():
             self.failures += 1
-            _log.error("mqtt_session_rows_not_written", cause=failure)
-        for _, done in queue:
+            _log.error("mqtt_session_rows_not_written", cause=error, partition=partition)
+            if len(failures) == count:
+                break  # all for the same reason
+        for rows, done in queue:
+            failure = None
+            if failures:
+                failed = (failures.get(_partition_of(row, count)) for row in rows)
+                failure = next((error for error in failed if error is not None), None)
+            if failure is None:
+                self.rows += len(rows)
             if done is not None:
                 done(failure)
 
@@ -169,15 +186,32 @@ def _by_partition(
 ) -> dict[int, list[Record]]:
     parts: dict[int, list[Record]] = {}
     for rows, _ in queue:
-        for client_id, key, value in rows:
-            partition = key_hash(client_id) % route.partitions
-            parts.setdefault(partition, []).append(Record(value, key))
+        for row in rows:
+            partition = _partition_of(row, route.partitions)
+            parts.setdefault(partition, []).append(Record(row[2], row[1]))
     return parts
 
 
-def _write_parts(route: TopicRoute, parts: dict[int, list[Record]]) -> None:
+def _partition_of(row: Row, partitions: int) -> int:
+    place = row[0]
+    return place if isinstance(place, int) else key_hash(place) % partitions
+
+
+def _write_parts(
+    route: TopicRoute, parts: dict[int, list[Record]], fence: Fence | None
+) -> dict[int, StoreError]:
+    """Write rows; return why those of some partitions were not written."""
+    failures: dict[int, StoreError] = {}
     for partition, records in parts.items():
-        for start in range(0, len(records), ROWS_PER_WRITE):
-            route.driver.batch_write(
-                route.shards[partition], records[start : start + ROWS_PER_WRITE]
-            )
+        try:
+            for start in range(0, len(records), ROWS_PER_WRITE):
+                if fence is not None:
+                    fence(partition)
+                route.driver.batch_write(
+                    route.shards[partition],
+                    records[start : start + ROWS_PER_WRITE],
+                    is_local=fence is not None,
+                )
+        except StoreError as error:
+            failures[partition] = error
+    return failures

@@ -5,7 +5,7 @@
     CLIENT \\0 out      OutRow         before QoS 2 packets leave: PUBLISH and PUBREL
     CLIENT \\0 in       ReceiptRow     before PUBCOMP leaves, and at a mark if it changed
     \\0 share \\0 GROUP  GroupRow       at a mark, if it changed
-    \\0 mark \\0 TOPIC   MarkRow        each second, after the rows that it covers
+    \\0 mark \\0 TOPIC   MarkRow        each second, in each partition, after its rows
 
 CLIENT has no null character: MQTT forbids it in strings. A null value removes a row.
 """

@@ -7,7 +7,7 @@ its messages were delivered. What a start finds after the mark it routes again (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -58,6 +58,10 @@ class SessionStore:
         delivery.position_changed = self._position_changed
         delivery.write_out = self._write_out
         writer.before_write = self._add_out_rows
+        self.marked_partitions: Callable[[], Iterable[int]] = writer.all_partitions
+        """Where marks are written: in each partition whose sessions this node has."""
+        self.may_write: Callable[[Session], bool] = lambda _: True
+        """Whether the rows of a session may be written already."""
         self.marks = 0
         self.shared: SharedRows | None = None
         """The groups of shared subscriptions."""
@@ -118,17 +122,14 @@ class SessionStore:
         changed, self._changed = self._changed, []
         with_starts = self.with_starts[:]
         ends = {
-            tail: tail.known_end
+            tail: tail.safe_end
             for tail in self._delivery.tails
             if tail.known_end != tail.marked_end
         }
         written: list[Row] = [] if self.shared is None else self.shared.collect_rows()
         if not changed and not written and (not ends or not self.writer.has_topic()):
             return  # a node that has had no sessions keeps no marks
-        for session in changed:
-            session.position_is_dirty = False
-            if not session.is_ended and session.is_persistent:
-                written += self._changed_rows(session)
+        written += self._rows_of(changed)
         try:
             await self._write_mark(written, self._mark_rows(ends))
         except StoreError:
@@ -155,6 +156,18 @@ class SessionStore:
             raise
         if self.shared is not None:
             self.shared.rows_written()
+
+    def _rows_of(self, changed: list[Session]) -> list[Row]:
+        written: list[Row] = []
+        for session in changed:
+            session.position_is_dirty = False
+            if session.is_ended or not session.is_persistent:
+                continue
+            if self.may_write(session):
+                written += self._changed_rows(session)
+            else:
+                self._position_changed(session)
+        return written
 
     def _repeat(self, changed: list[Session]) -> None:
         """Let the next mark write what this one could not."""
@@ -183,8 +196,17 @@ class SessionStore:
             found.append(session_row(session))
         return found
 
-    def _mark_rows(self, ends: dict[ShardTail, int]) -> list[Row]:
+    async def mark_partition(self, partition: int) -> None:
+        """Write a whole mark for the sessions of one partition."""
+        await self.writer.write(
+            self._mark_rows({tail: tail.safe_end for tail in self._delivery.tails}, [partition])
+        )
+
+    def _mark_rows(
+        self, ends: dict[ShardTail, int], partitions: Iterable[int] | None = None
+    ) -> list[Row]:
         now_ms = self._delivery.now_ms()
+        places = list(self.marked_partitions() if partitions is None else partitions)
         by_topic: dict[str, list[ShardTail]] = {}
         for topic_id in {tail.topic_id for tail in ends}:
             by_topic[topic_id] = []
@@ -198,7 +220,8 @@ class SessionStore:
             for tail in tails:
                 values[tail.partition] = ends.get(tail, tail.marked_end)
             key = rows.MARK + topic_id.encode()
-            found.append((key, key, rows.encode(rows.MarkRow(now_ms, values))))
+            value = rows.encode(rows.MarkRow(now_ms, values))
+            found += [(partition, key, value) for partition in places]
         return found
 
     async def run(self) -> None:

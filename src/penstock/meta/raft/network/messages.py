@@ -37,9 +37,9 @@ from penstock.errors import BadRequestError
 from penstock.platform.layout import Field, Layout
 
 PROTOCOL: Final = 2
-ChannelName = Literal["raft", "replicate", "forward", "heartbeat"]
-DataChannelName = Literal["replicate", "forward", "heartbeat"]
-CHANNELS: Final[tuple[ChannelName, ...]] = ("raft", "replicate", "forward", "heartbeat")
+ChannelName = Literal["raft", "replicate", "forward", "heartbeat", "mqtt"]
+DataChannelName = Literal["replicate", "forward", "heartbeat", "mqtt"]
+CHANNELS: Final[tuple[ChannelName, ...]] = ("raft", "replicate", "forward", "heartbeat", "mqtt")
 RAFT: Final = "raft"
 HEARTBEAT: Final = "heartbeat"
 """Heartbeats of nodes without Raft, and the answers to them."""
