@@ -129,6 +129,24 @@ async def test_qos_2_in_flight_stays_with_its_session_over_a_crash() -> None:
     world.close()
 
 
+@on_a_loop
+async def test_qos_2_of_a_session_that_ends_with_the_node_goes_to_no_other() -> None:
+    world, members = await started()
+    await members.join("ends", qos=2, expiry_s=0)
+    await members.join("stays", qos=2)
+    world.publish("a/b", b"1", 2)
+    world.publish("a/b", b"2", 2)
+    await world.quiet()
+    assert [m.payload for m in members.read("ends")] == [b"1"]
+    await world.service.store.mark()
+    await world.crash()
+    members.by_name.clear()
+    await members.join("stays", qos=2)
+    await world.quiet()
+    assert [m.payload for m in members.read("stays")] == [b"2"]
+    world.close()
+
+
 def has_row(world: World) -> bool:
     group = world.shared.find(GROUP)
     assert group is not None

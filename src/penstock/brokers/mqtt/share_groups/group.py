@@ -191,7 +191,6 @@ class ShareGroup:
     def release(self, queue: ShareQueue, offset: int) -> None:
         """The connection of a member has ended: another one gets its message."""
         queue.release(offset)
-        self.mark_dirty()
         if self.connected and not self.pump_is_requested and self.members:
             self.context.request_pump(self)
 
