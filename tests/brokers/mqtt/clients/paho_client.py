@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from paho.mqtt.subscribeoptions import SubscribeOptions
+from paho.mqtt.reasoncodes import ReasonCode
 from tests.brokers.mqtt.serving import PATIENCE_S
 
 VERSIONS = {"3.1": paho.MQTTv31, "3.1.1": paho.MQTTv311, "5": paho.MQTTv5}
@@ -29,7 +30,7 @@ class PahoClient:
         expiry_s: int = 0,
     ) -> None:
         self.client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2,
+            CallbackAPIVersion.VERSION2,
             client_id=client_id,
             protocol=VERSIONS[version],
             clean_session=None if version == "5" else clean,
@@ -42,7 +43,7 @@ class PahoClient:
         self.client.on_subscribe = self._on_subscribe
         self.client.on_message = lambda _client, _data, message: self.messages.put(message)
         if version == "5":
-            properties = Properties(PacketTypes.CONNECT)
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # as it is
             properties.SessionExpiryInterval = expiry_s
             self.client.connect("127.0.0.1", port, clean_start=clean, properties=properties)
         else:
@@ -63,16 +64,18 @@ class PahoClient:
         self._connected.set()
 
     def _on_subscribe(
-        self, _client: paho.Client, _data: object, _id: int, codes: list[object], _more: object
+        self,
+        _client: paho.Client,
+        _data: object,
+        _id: int,
+        codes: list[ReasonCode],
+        _more: Properties,
     ) -> None:
-        self._granted.put([getattr(code, "value", -1) for code in codes])
+        self._granted.put([code.value for code in codes])
 
-    def subscribe(self, topic_filter: str, qos: int = 0, **options: object) -> int:
+    def subscribe(self, topic_filter: str, qos: int = 0) -> int:
         """Subscribe, and return the granted QoS or a reason code."""
-        if options:
-            self.client.subscribe(topic_filter, options=SubscribeOptions(qos=qos, **options))
-        else:
-            self.client.subscribe(topic_filter, qos)
+        self.client.subscribe(topic_filter, qos)
         return self._granted.get(timeout=PATIENCE_S)[0]
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
@@ -85,7 +88,7 @@ class PahoClient:
         return self.messages.get(timeout=PATIENCE_S)
 
     def payloads(self, count: int) -> list[bytes]:
-        return [self.receive().payload for _ in range(count)]
+        return [bytes(self.receive().payload) for _ in range(count)]
 
     def drop(self) -> None:
         """End the connection without DISCONNECT."""

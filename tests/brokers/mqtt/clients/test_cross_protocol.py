@@ -45,7 +45,9 @@ def kafka_address(server: Server) -> str:
     return f"127.0.0.1:{server.kafka.port}"
 
 
-def consume(server: Server, topic: str, count: int) -> list[tuple[bytes, bytes, dict[str, bytes]]]:
+def consume(
+    server: Server, topic: str, count: int
+) -> list[tuple[bytes | None, bytes | None, dict[str, object]]]:
     """Return key, value and headers of the records of a topic."""
     consumer = Consumer(
         {
@@ -55,7 +57,7 @@ def consume(server: Server, topic: str, count: int) -> list[tuple[bytes, bytes, 
         }
     )
     consumer.subscribe([topic])
-    found = []
+    found: list[tuple[bytes | None, bytes | None, dict[str, object]]] = []
     try:
         while len(found) < count:
             record = consumer.poll(PATIENCE_S)

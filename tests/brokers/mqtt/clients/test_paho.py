@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 from tests.brokers.mqtt.clients.paho_client import VERSIONS, paho_client
-from tests.brokers.mqtt.serving import port_of, serve
+from tests.brokers.mqtt.serving import PATIENCE_S, port_of, serve
 
 from penstock.remote.server.node_server import Server
 
@@ -86,12 +88,14 @@ def test_sessions_and_retained_messages_survive_a_restart(directory: Path, versi
 def test_a_will_is_published_when_the_connection_is_lost(server: Server) -> None:
     with paho_client(port_of(server), "watcher") as watcher:
         watcher.subscribe("wills/+", 1)
-        lost = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="lost")
+        lost = paho.Client(CallbackAPIVersion.VERSION2, client_id="lost")
         lost.will_set("wills/lost", b"gone", 1)
         lost.connect("127.0.0.1", port_of(server))
         lost.loop_start()
+        deadline = time.monotonic() + PATIENCE_S
         while not lost.is_connected():
-            pass
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         lost.loop_stop()
         connection = lost.socket()
         assert connection is not None
