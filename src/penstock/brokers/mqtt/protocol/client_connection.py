@@ -12,7 +12,6 @@ received already wait in `_backlog`. Publishes need no task: see `Inbound`.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
@@ -87,10 +86,10 @@ class ClientConnection:
         "_inbound",
         "_is_ended",
         "_is_ready",
-        "_options",
+        "_keeps_session",
         "_pauses",
+        "_resumed_s",
         "_sends_will",
-        "_tasks",
         "authentication_method",
         "client",
         "is_observed",
@@ -105,14 +104,16 @@ class ClientConnection:
         self._connection: Final = connection
         self._broker: Final = broker
         self._decoder: Final[Decoder] = broker.decoder
-        self._backlog: deque[Packet] = deque()
+        self._backlog: list[Packet] = []
         self._failure: ProtocolError | None = None
         """What was wrong after the packets of the backlog."""
         self._awaited_auth: asyncio.Future[Auth] | None = None
         """An authentication waits for the next AUTH packet."""
         self._inbound: Inbound | None = None
-        self._options: ConnectOptions | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._keeps_session = False
+        """Whether CONNECT asked for a session that outlives the connection."""
+        self._resumed_s = 0.0
+        """When reading went on, by the clock of the loop."""
         self._pauses = 0
         self._expiry_s: int | None = None
         self._sends_will = True
@@ -183,6 +184,8 @@ class ClientConnection:
             inbound.flush()
             self._apply_rates(inbound)
         if self._is_ended:
+            if work is not None:
+                work.close()
             return
         if work is not None:
             self._backlog.extend(packets[number + 1 :])
@@ -259,9 +262,8 @@ class ClientConnection:
     def _connect(self, connect: Connect) -> Coroutine[None, None, None]:
         if self.version:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
-        options = self._options = ConnectOptions(
-            connect, self._broker.settings, self._broker.make_client_id
-        )
+        options = ConnectOptions(connect, self._broker.settings, self._broker.make_client_id)
+        self._keeps_session = options.requested_expiry_s > 0
         self.version = options.version
         self.receive_maximum = options.inflight_max
         self.maximum_packet_size = options.packet_size_max
@@ -360,12 +362,12 @@ class ClientConnection:
             return
         self._pauses &= ~_BUSY
         self._connection.is_busy = False
-        backlog, self._backlog = self._backlog, deque()
+        backlog, self._backlog = self._backlog, []
         failure, self._failure = self._failure, None
         if backlog or failure is not None:
-            self._process(list(backlog), failure)
+            self._process(backlog, failure)
         if not self._pauses and not self._is_ended:
-            self._connection.resume_reading()
+            self._resume_reading()
 
     async def _create_topic(self, publish: Publish, missing: MappedTopic) -> None:
         inbound = self._inbound
@@ -377,17 +379,14 @@ class ClientConnection:
             inbound.refuse(publish, reason_of(error))
             inbound.flush()
         else:
-            self._backlog.appendleft(publish)
+            self._backlog.insert(0, publish)
 
     def spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         """Run work of this connection; it is cancelled when the server stops, not before: what a
         client was promised is done although it has gone."""
-        task = self._broker.spawn(work, name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
+        self._broker.spawn(work, name).add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self.disconnect(ReasonCode.UNSPECIFIED_ERROR)
 
@@ -422,7 +421,11 @@ class ClientConnection:
         if self._pauses & why:
             self._pauses &= ~why
             if not self._pauses and not self._is_ended:
-                self._connection.resume_reading()
+                self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        self._resumed_s = self._connection.loop.time()
+        self._connection.resume_reading()
 
     def refresh_subscriptions(self) -> None:
         """The subscriptions of the session have changed."""
@@ -453,8 +456,7 @@ class ClientConnection:
     def _client_disconnects(self, packet: Disconnect) -> None:
         properties = packet.properties
         expiry_s = None if properties is None else properties.session_expiry_interval
-        options = self._options
-        if expiry_s and options is not None and not options.requested_expiry_s:
+        if expiry_s and not self._keeps_session:
             raise ProtocolError(
                 ReasonCode.PROTOCOL_ERROR,
                 "DISCONNECT sets a session expiry, and CONNECT had none",
@@ -512,8 +514,13 @@ class ClientConnection:
         self.end(reason or f"disconnected with reason code {reason_code:#04x}")
 
     def timed_out(self) -> None:
-        """See `TimedProtocol` of `brokers.network`."""
-        self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "the keep-alive has passed")
+        """See `TimedProtocol` of `brokers.network`. While nothing is read from a client, it cannot
+        show that it lives."""
+        connection = self._connection
+        if self._pauses or connection.is_congested:
+            return
+        if connection.loop.time() - self._resumed_s > connection.silence_max_s / 2:
+            self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "the keep-alive has passed")
 
     def end(self, reason: str) -> None:
         """Close the connection when everything that was sent has left."""

@@ -39,22 +39,29 @@ class AckQueue:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: Final[deque[PendingAck]] = deque()
+        self._waiting: deque[PendingAck] | None = None
+        """None: nothing was added since all were removed; idle connections are many."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return 0 if self._waiting is None else len(self._waiting)
 
     def add(self, ack: PendingAck) -> None:
+        if self._waiting is None:
+            self._waiting = deque()
         self._waiting.append(ack)
 
     def waiting(self) -> Iterator[PendingAck]:
-        return iter(self._waiting)
+        return iter(self._waiting or ())
 
     def pop_complete(self) -> Iterator[PendingAck]:
         """Remove and yield what can leave now."""
         waiting = self._waiting
+        if waiting is None:
+            return
         while waiting and waiting[0].waits_for <= 0:
             yield waiting.popleft()
+        if not waiting and self._waiting is waiting:
+            self._waiting = None
 
     def clear(self) -> None:
-        self._waiting.clear()
+        self._waiting = None
