@@ -96,6 +96,8 @@ class Nodes:
         self.network: Final = network
         self.old_tree: Final = old_tree
         self.upgraded: Final[set[int]] = set()
+        self.flipped: Final[set[int]] = set()
+        """Nodes with flipped bits: a table of RocksDB may be read long after."""
         known = (*self.numbers, self.spare)
         ports = free_ports(4 * len(known))
         hosts = {n: network.host(n) if network is not None else "127.0.0.1" for n in known}
@@ -194,6 +196,7 @@ class Nodes:
         """Delete what a node that does not run has stored."""
         assert node not in self.running
         shutil.rmtree(self.data(node))
+        self.flipped.discard(node)
 
     def flip_bits(
         self, node: int, random: Random, kinds: Sequence[str] = RECORD_FILES, count: int = 3
@@ -209,6 +212,7 @@ class Nodes:
             if files:
                 path = random.choice(files)
                 _flip_bit(path, random)
+                self.flipped.add(node)
                 flipped.append(str(path.relative_to(data)))
         return flipped
 
@@ -294,13 +298,29 @@ class Nodes:
 
     def wait_ready(self, seconds: float = WAIT_S) -> None:
         for node in sorted(self.running):
-            process = self.running[node]
 
-            def check(node: int = node, process: subprocess.Popen[bytes] = process) -> bool:
-                assert process.poll() is None, f"node {node} ended: {self.log_tail(node)}"
+            def check(node: int = node) -> bool:
+                ended = self.running[node].poll() is not None
+                assert not ended, f"node {node} ended: {self.log_tail(node)}"
+                if self._has_damaged_disk(node):
+                    self._replace_disk(node)
                 return self.is_ready(node)
 
             wait_until(check, f"node {node} is ready", seconds)
+
+    def _has_damaged_disk(self, node: int) -> bool:
+        """Return whether a node whose bits were flipped has reported that it writes no more."""
+        if node not in self.flipped or self.is_ready(node):
+            return False
+        log = (self.directory / f"{node}.log").read_text("utf-8", "replace")
+        return "  disk_failed " in log.rpartition("--- start at")[2]
+
+    def _replace_disk(self, node: int) -> None:
+        """Do what an operator does: start the node with an empty directory."""
+        self.kill(node)
+        self.wipe(node)
+        time.sleep(3.0)
+        self.start(node)
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the leader of a partition as a node knows it that runs."""

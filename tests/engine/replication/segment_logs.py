@@ -115,6 +115,10 @@ class SegmentLog:
     def damaged_at(self) -> int | None:
         return self._log.damaged_at
 
+    @property
+    def has_failed(self) -> bool:
+        return self._log.has_failed
+
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         return self._log.epoch_end(epoch)
 
@@ -172,6 +176,9 @@ class SegmentLog:
 
     def trim(self, chance: random.Random) -> None:
         """Not here: a command of the leader does it."""
+
+    def fail_device(self) -> None:
+        """Not here."""
 
     def jump_clock(self, milliseconds: int) -> None:
         clock = self.node.rig.clock

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, DiskFailedError
 
 Entry = tuple[int, int]
 """The epoch and the value of a record."""
@@ -36,6 +36,7 @@ class SimulatedLog:
         self.epoch = -1
         self._commit = 0
         self.damaged_at: int | None = None
+        self.has_failed = False
         self._was_flipped = False
         self.on_given_up: OnGivenUp = ignore_given_up
         self.cut_tail: tuple[int, list[Entry]] | None = None
@@ -102,6 +103,7 @@ class SimulatedLog:
         return self._was_flipped and any(value < 0 for _, value in self.records)
 
     def append_range(self, data: bytes) -> None:
+        self._check_device()
         page = _decoder.decode(data)
         if page[0][0] != self.end:
             raise CorruptionError("simulated", position=page[0][0], reason="a gap")
@@ -111,7 +113,16 @@ class SimulatedLog:
         self.records.append((self.epoch, value))
         return self.end
 
+    def fail_device(self) -> None:
+        """Write nothing more until the next start."""
+        self.has_failed = True
+
+    def _check_device(self) -> None:
+        if self.has_failed:
+            raise DiskFailedError("simulated", "the device failed")
+
     def cut(self, offset: int) -> None:
+        self._check_device()
         self.cut_tail = (offset, self.records[offset - self.start :])
         del self.records[offset - self.start :]
         self.synced = min(self.synced, offset)
@@ -130,6 +141,7 @@ class SimulatedLog:
             self.damaged_at = None
 
     def restart_at(self, offset: int) -> None:
+        self._check_device()
         self.start, self.records = offset, []
         self.synced, self._commit, self.saved_commit = offset, offset, offset
         self.damaged_at = None
@@ -147,6 +159,7 @@ class SimulatedLog:
 
     def restart(self) -> None:
         """The process ended; what it wrote is there."""
+        self.has_failed = False
         self._commit = self.saved_commit
 
     def trim(self, chance: random.Random) -> None:
@@ -166,6 +179,7 @@ class SimulatedLog:
         return []
 
     def lose_power(self, chance: random.Random) -> None:
+        self.has_failed = False
         kept = chance.randint(self.synced, self.end)
         del self.records[kept - self.start :]
         self.saved_commit = min(self.saved_commit, kept)

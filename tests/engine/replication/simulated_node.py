@@ -20,6 +20,7 @@ from penstock.engine.replication import (
     Send,
     SyncLog,
 )
+from penstock.engine.replication.effects import Failed
 from penstock.engine.replication.log import ReplicaLog
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ class Log(ReplicaLog, Protocol):
     def flip(self, offset: int) -> None: ...
     def trim(self, chance: random.Random) -> None:
         """Drop some of the oldest committed records."""
+        ...
+
+    def fail_device(self) -> None:
+        """Write nothing more until the next start."""
         ...
 
     def jump_clock(self, milliseconds: int) -> None:
@@ -150,6 +155,8 @@ class SimulatedNode:
                         self.world.check_leader(self, assignment.leader_epoch)
                 case SyncLog() | Removed():
                     pass  # disks sync when the simulation says so
+                case Failed() if self.has_failed:
+                    pass
                 case _:
                     raise Violation(f"node {self.id}: {effect}")
 
@@ -171,9 +178,13 @@ class SimulatedNode:
         if led and not self.core.leaders:
             self.waiters.clear()
 
+    @property
+    def has_failed(self) -> bool:
+        return any(log.has_failed for log in self.logs)
+
     def write(self, stream: int, value: int, *, acks_all: bool) -> None:
         leader = self.core.leaders.get(SHARD)
-        if leader is None:
+        if leader is None or self.has_failed:
             return
         if acks_all and len(leader.set.confirmed) < leader.set.min_insync:
             return
@@ -213,6 +224,8 @@ class SimulatedNode:
         self.world.after(self.world.random.uniform(0.001, 0.05), sync)
 
     def _sync(self) -> None:
+        if self.has_failed:
+            return
         for log in self.logs:
             log.sync()
         self.core.appended(self.now, SHARD)

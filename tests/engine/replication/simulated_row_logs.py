@@ -105,6 +105,9 @@ class _Simulated:
     def trim(self, chance: random.Random) -> None:
         """Not here: a command of the leader does it."""
 
+    def fail_device(self) -> None:
+        """Not here."""
+
     def jump_clock(self, milliseconds: int) -> None:
         """Not here."""
 

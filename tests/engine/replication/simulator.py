@@ -60,6 +60,9 @@ class World:
         """The clients that read, and the clocks that jump, have numbers of their own: with a new
         kind of them, the rest of a seed stays as it was."""
         self._has_bad_clocks = self.reader.random() < 0.25
+        self.devices = random.Random(f"{seed} devices")
+        """Devices that fail have numbers of their own, too."""
+        self._has_failing_devices = self.devices.random() < 0.25
         self.is_calm = False
         self._arrivals: dict[tuple[int, int], float] = {}
         self.committed: list[list[Entry]] = [[] for _ in range(STREAMS)]
@@ -89,6 +92,8 @@ class World:
             self._jump()
         if self.reader.random() < 0.3:
             self._trim()
+        if self._has_failing_devices:
+            self.after(self.devices.uniform(0.5, 6.0), self._fail_device)
         self.after(chance.uniform(0.1, 1.0), self._fault)
         self._run_until(CHAOS_S)
         self._calm_down()
@@ -285,6 +290,23 @@ class World:
         node.logs[0].jump_clock(chance.randint(-3_600_000, 3_600_000))
         self.after(chance.expovariate(1 / 1.5), self._jump)
 
+    def _fail_device(self) -> None:
+        """Let the device of one node fail, until an operator starts the node on another one."""
+        if self.is_calm or any(node.has_failed for node in self.nodes.values()):
+            return
+        chance = self.devices
+        node = self.nodes[chance.choice(list(self.nodes))]
+        for log in node.logs:
+            log.fail_device()
+        self.after(chance.uniform(1.0, 5.0), lambda: self._replace_device(node))
+
+    def _replace_device(self, node: SimulatedNode) -> None:
+        if node.has_failed and node.is_up:
+            node.stop(with_power=True)
+            node.start()
+        if not self.is_calm:
+            self.after(self.devices.expovariate(1 / 2.0), self._fail_device)
+
     def _trim(self) -> None:
         """Let a node drop committed records: it has them in a tier, or its leader deleted them."""
         chance = self.reader
@@ -391,6 +413,7 @@ class World:
                 held, node.held = node.held, []
                 for action in held:
                     node.call(action)
+            self._replace_device(node)
             if not node.is_up:
                 node.start()
             for log in node.logs:

@@ -81,6 +81,32 @@ def test_a_leader_resigns_as_soon_as_a_reader_has_found_damage(log: SimulatedLog
     assert log.commit == 4
 
 
+@pytest.mark.parametrize("leader", [1, 2], ids=["leads", "follows"])
+def test_a_replica_whose_device_failed_leaves_the_set_and_copies_nothing(
+    log: SimulatedLog, leader: int
+) -> None:
+    core = core_of(log, replace(LED, leader=leader), BROKERS)
+    log.fail_device()
+    core.tick(0.1)
+    assert leaves(core) == [LeaveInSync(SHARD, 3)]
+    outside = replace(LED, leader=2, leader_epoch=2, in_sync=(2,), partition_epoch=4)
+    core.apply(0.2, [outside], BROKERS)
+    core.tick(2.0)
+    effects = core.drain_effects()
+    fetches = [one.message for one in effects if isinstance(one, Send)]
+    assert not any(isinstance(one, Fetch) and one.shards for one in fetches)
+
+
+def test_a_leader_whose_device_failed_leads_on_while_no_other_can(log: SimulatedLog) -> None:
+    core = core_of(log, LED, {1: 10, 3: 30})
+    log.fail_device()
+    core.tick(0.1)
+    assert leaves(core) == []
+    core.apply(0.2, [], BROKERS)
+    core.tick(0.3)
+    assert leaves(core) == [LeaveInSync(SHARD, 3)]
+
+
 @pytest.mark.parametrize(
     ("assignment", "brokers"),
     [(ALONE, BROKERS), (replace(ALONE, eligible=(2,)), {1: 10, 3: 30}), (LED, {1: 10, 3: 30})],

@@ -66,6 +66,10 @@ class MemoryReplicaStore(RowShard):
         return False
 
     @property
+    def has_failed(self) -> bool:
+        return False
+
+    @property
     def is_sealed(self) -> bool:
         return self._sealed
 

@@ -36,7 +36,7 @@ from penstock.engine.replication.effects import (
 )
 from penstock.engine.replication.follower import FollowerReplica
 from penstock.engine.replication.leader import LeaderReplica
-from penstock.engine.replication.log import ReplicaLog
+from penstock.engine.replication.log import ReplicaLog, is_unfit
 from penstock.engine.replication.messages import (
     Fetch,
     FetchError,
@@ -314,7 +314,7 @@ class ReplicaCore:
     def _check_damage(self, now: float, replica: LeaderReplica | FollowerReplica) -> None:
         shard = replica.assignment.shard
         try:
-            if any(log.damaged_at is not None for log in replica.logs):
+            if any(map(is_unfit, replica.logs)):
                 self._handle_damage(now, replica)
                 return
         except StoreError as error:
@@ -362,7 +362,7 @@ class ReplicaCore:
         """The metadata group has refused to let this replica leave: no other one has the committed
         records."""
         leader = self.leaders.get(shard)
-        if leader is not None and any(log.damaged_at is not None for log in leader.logs):
+        if leader is not None and any(map(is_unfit, leader.logs)):
             self._lead_damaged(now, leader)
 
     def _propose(self, now: float, leader: LeaderReplica) -> None:

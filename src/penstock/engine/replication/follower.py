@@ -8,6 +8,7 @@ Rules:
   * it takes over the leader's bytes, and the leader's commit offset as far as its own safe end
   * one with damaged records stops until the metadata do not count on it any more; then it asks its
     leader, and cuts at the damage when the leader has everything that was committed here
+  * one whose device failed copies nothing: it would be added to the in-sync set of an idle shard
   * a reply counts only under the leader epoch and from the position for which it was asked
 """
 
@@ -48,7 +49,7 @@ class FollowerReplica:
     @property
     def may_fetch(self) -> bool:
         """Whether there is something to copy, and nothing in the way of it."""
-        if self.damage is not None:
+        if self.damage is not None or any(log.has_failed for log in self.logs):
             return False
         return self.is_repairing or all(log.damaged_at is None for log in self.logs)
 

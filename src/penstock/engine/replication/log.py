@@ -44,6 +44,12 @@ class ReplicaLog(Protocol):
         """The first offset whose record fails its checksum, if one is known."""
         ...
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing is written to the log any more, until its node is started again: the
+        device failed."""
+        ...
+
     def find_damage(self, offset: int) -> None:
         """Look at the records from `offset` on, of which a client could not read one: `damaged_at`
         names the damaged one from then on. Other threads call this, too."""
@@ -90,6 +96,11 @@ class ReplicaLog(Protocol):
         ...
 
     def set_commit(self, offset: int) -> None: ...
+
+
+def is_unfit(log: ReplicaLog) -> bool:
+    """Say whether a replica with this log may neither count nor lead."""
+    return log.damaged_at is not None or log.has_failed
 
 
 def countable(log: ReplicaLog) -> int:

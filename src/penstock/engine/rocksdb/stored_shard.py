@@ -72,6 +72,10 @@ class StoredShard(RowShard):
     def waits_for_device(self) -> bool:
         return self._row.config.flush is Flush.SYNC
 
+    @property
+    def has_failed(self) -> bool:
+        return self._database.failure is not None
+
     def sync(self) -> None:
         self._database.sync()
 

@@ -52,6 +52,10 @@ class RecordsLog:
     def damaged_at(self) -> int | None:
         return self._replica.damaged_at
 
+    @property
+    def has_failed(self) -> bool:
+        return self._store.has_failed
+
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         return _epoch_end(self._replica.histories.records, epoch, self.end)
 
@@ -185,6 +189,8 @@ class OperationsLog:
     """The operations; see `penstock.engine.row_replica.operations`."""
 
     damaged_at: None = None
+    has_failed = False
+    """The records are on the same device, and say so."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica: Final = replica

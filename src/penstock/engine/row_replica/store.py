@@ -102,6 +102,11 @@ class ReplicaStore(Protocol):
         ...
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the device failed: nothing is written any more."""
+        ...
+
+    @property
     def is_sealed(self) -> bool: ...
 
     @property

@@ -39,6 +39,7 @@ from penstock.engine.replication.message_codec import decode_message, encode_mes
 from penstock.engine.replication.messages import Message
 from penstock.engine.replication.options import CoreOptions
 from penstock.engine.replication.runtime.assignments import AssignmentView, MetadataChange
+from penstock.engine.replication.runtime.failure_reports import FailureReports
 from penstock.engine.replication.runtime.peer_channel import PeerChannel
 from penstock.engine.replication.runtime.proposals import Proposals, ReplicaMetadata
 from penstock.engine.replication.runtime.shard_replica import ShardReplica
@@ -104,6 +105,7 @@ class Replicator:
         self._syncs: Final = Syncs(self._synced)
         self._takeovers: Final = Takeovers(prepare, self._prepared)
         self._stopping = False
+        self._failures: Final = FailureReports()
         self.failure: StoreError | None = None
         """Why replication has stopped for good."""
         self._thread: Final = threading.Thread(
@@ -336,9 +338,14 @@ class Replicator:
             case Assigned(assignment):
                 self._assigned(assignment)
             case Removed(shard):
+                self._failures.remove(shard)
                 self._removed(shard)
             case Failed(shard, reason):
-                _log.error("replication_step_failed", shard=shard, reason=reason)
+                repeated = self._failures.count(self._clock.monotonic(), shard, reason)
+                if repeated is not None:
+                    _log.error(
+                        "replication_step_failed", shard=shard, reason=reason, repeated=repeated
+                    )
             case Damaged(shard, reason):
                 _log.error("replica_damaged", shard=shard, reason=reason)
 

@@ -100,6 +100,10 @@ class SegmentReplicaLog:
     def damaged_at(self) -> int | None:
         return self._damage_from(self.start)
 
+    @property
+    def has_failed(self) -> bool:
+        return self._log.log.failed
+
     def _damage_from(self, start: int) -> int | None:
         """Return the first damaged offset from `start` on."""
         log = self._log
