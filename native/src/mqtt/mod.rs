@@ -7,12 +7,15 @@
 mod decode;
 mod fields;
 mod frame;
+mod id_table;
 mod intake;
 mod names;
 mod properties;
 mod received;
 mod records;
+mod routes;
 mod runs;
+mod tree;
 
 use pyo3::prelude::*;
 
@@ -23,5 +26,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<intake::Intake>()?;
     module.add_class::<intake::Grants>()?;
     module.add_class::<received::ReceivedRun>()?;
+    module.add_class::<routes::SubscriptionTree>()?;
+    module.add_class::<routes::RouteCache>()?;
     Ok(())
 }

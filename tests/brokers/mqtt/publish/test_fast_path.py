@@ -129,7 +129,8 @@ def exchange(
         acks: list[Packet] = []
         for buffer in buffers:
             named = [replace(publish, topic=f"{prefix}/{publish.topic}") for publish in buffer]
-            own.send_bytes(b"".join(encode(packet, version) for packet in [*named, PINGREQ]))
+            data = b"".join(encode(publish, version) for publish in named)
+            own.send_bytes(data + encode(PINGREQ, version))
             acks += _answers(own, buffer)
         total = sum(len(buffer) for buffer in buffers)
         delivered = _deliveries(reader, total)

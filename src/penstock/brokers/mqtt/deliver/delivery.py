@@ -26,9 +26,13 @@ from penstock.brokers.mqtt.deliver.retained_queue import RetainedQueue, Retained
 from penstock.brokers.mqtt.deliver.run import Run
 from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
 from penstock.brokers.mqtt.deliver.tails import MessageDecoder, StoredTopicName, Tails, TopicNames
-from penstock.brokers.mqtt.subscriptions.interface import Route, Subscription, Tree
-from penstock.brokers.mqtt.subscriptions.route_cache import RouteCache
-from penstock.brokers.mqtt.subscriptions.tree import SubscriptionTree
+from penstock.brokers.mqtt.subscriptions.interface import (
+    Route,
+    RoutedTopics,
+    Subscription,
+    Tree,
+)
+from penstock.brokers.mqtt.subscriptions.routing import make_routing
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 from penstock.record import Offset
@@ -63,8 +67,9 @@ class Delivery:
         self.unsent_max = unsent_max
         self.queues_qos0 = queues_qos0
         self.counts = DeliveryCounts()
-        self.tree: Final[Tree] = SubscriptionTree()
-        self.routes: Final = RouteCache(self.tree, route_cache_max)
+        tree, routes = make_routing(route_cache_max)
+        self.tree: Final[Tree] = tree
+        self.routes: Final[RoutedTopics] = routes
         self.route: Final[Callable[[str], Route]] = self.routes.find
         self.now_ms: Final[Callable[[], int]] = clock.now_ms
         self.tails: Final = Tails(drivers, self._look)

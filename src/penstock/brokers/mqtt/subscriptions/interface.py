@@ -207,3 +207,25 @@ class Tree(Protocol):
     def __len__(self) -> int:
         """Return how many subscriptions there are."""
         ...
+
+    @property
+    def incomplete(self) -> int:
+        """Matches that were stopped at the limit of steps."""
+        ...
+
+
+class RoutedTopics(Protocol):
+    """The routes of recently used topics."""
+
+    def find(self, topic: str) -> Route:
+        """Return who is subscribed to a topic name."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many topics have a route at hand."""
+        ...
+
+    @property
+    def misses(self) -> int:
+        """How many routes were looked up in the tree."""
+        ...

@@ -138,6 +138,7 @@ class SubscriptionTree:
             if steps > self._steps_max:
                 self.incomplete += 1
                 _log.warning("mqtt_match_incomplete", steps=steps, levels=len(levels))
+                nodes = []
                 break
             nodes = _descend(nodes, level, found, uses_wildcards=uses_wildcards)
             uses_wildcards = True
