@@ -82,6 +82,7 @@ async def test_history_comes_before_live_messages_without_gap_or_duplicate() -> 
                 puback(session, message)
         assert got == [b"%d" % number for number in range(first, 60)], start
         assert session.behind is None
+        await world.service.store.mark()
         assert not session.has_starts
         world.close()
 

@@ -1,8 +1,8 @@
 """The executable specification of delivery: what one client must and may receive.
 
 `Expected` is a broker without windows, rows, logs or connections: at a publish it decides for each
-session what is owed to it. `ModelClient` is a client that follows the protocol; it checks each packet
-against what is expected.
+session what is owed to it. `ModelClient` is a client that follows the protocol; it checks each
+packet against what is expected.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ class Expected:
     fleeting: set[int] = field(default_factory=set)
     """Messages of QoS 0: at most once, with that QoS."""
 
-    def published(self, number: int, topic: str, qos: int, *, is_connected: bool) -> None:
-        granted = [
-            sub_qos for name, sub_qos in self.subscriptions.items() if matches(name, topic)
-        ]
+    def published(self, number: int, topic: str, qos: int) -> None:
+        granted = [sub_qos for name, sub_qos in self.subscriptions.items() if matches(name, topic)]
         if not granted:
             return
         effective = min(qos, max(granted))
         if effective:
             self.owed[number] = effective
-        elif is_connected:
+        else:
             self.fleeting.add(number)
 
     def changed(self) -> None:
@@ -63,10 +61,6 @@ class ModelClient:
         self.newest: dict[tuple[str, int], int] = {}
         self.sent: dict[int, tuple[int, bool]] = {}
         """QoS 2 publishes of the client by packet id: number, and whether PUBREC has come."""
-
-    @property
-    def is_connected(self) -> bool:
-        return self.sink is not None
 
     def new_session(self) -> None:
         self.expected = Expected()

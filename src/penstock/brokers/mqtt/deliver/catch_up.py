@@ -270,8 +270,9 @@ def match_at(to: Outgoing, message: Message) -> Match | None:
 
 
 def _drop_starts(to: Outgoing, tail: ShardTail) -> None:
-    """The subscriber is live in a shard: the starts of its subscriptions there are of no use."""
-    if not to.has_starts:
+    """The subscriber is live in a shard: the starts of its subscriptions there are of no use. Those
+    of a session with rows are, until the next mark has its position."""
+    if not to.has_starts or to.is_persistent:
         return
     to.has_starts = False
     for subscription in to.subscriptions.values():

@@ -390,6 +390,16 @@ class Outgoing:
             positions[tail] = min(hint.first, positions.get(tail, hint.first))
         return positions
 
+    def sent(self) -> dict[ShardTail, int]:
+        """Return, by shard, the offset up to which messages that the session needs may have been
+        sent."""
+        ends = {} if self.window is None else self.window.sent(self.shared_ids())
+        for places in (self.behind, self.hints):
+            for tail, place in (places or {}).items():
+                if place.dup_until > ends.get(tail, 0):
+                    ends[tail] = place.dup_until
+        return ends
+
     def retained_in_flight(self) -> list[tuple[str, int]]:
         """Return topics and QoS of the retained messages of QoS 1 that are in flight."""
         if self.window is None:

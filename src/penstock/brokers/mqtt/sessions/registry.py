@@ -330,7 +330,12 @@ class SessionRegistry:
     def _set_starts(self, session: Session, subscription: Subscription) -> None:
         """Exclude messages that were stored before the subscription, where the session reads older
         ones, or would after a crash."""
-        starts = self.delivery.starts_of(session)
+        starts = self.delivery.starts_of(session) or {}
+        saved = session.written_position
+        for name in {} if saved is None else saved.positions:
+            tail = self.delivery.tails.by_name.get(name)
+            if tail is not None:
+                starts[tail] = tail.known_end
         if starts:
             subscription.since = starts
             session.has_starts = True

@@ -17,6 +17,7 @@ from penstock.brokers.mqtt.wire.reason_codes import FAILURE, ReasonCode
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.context import DeliveryContext
     from penstock.brokers.mqtt.deliver.window import InFlight, Window
+    from penstock.brokers.mqtt.sessions.rows import PositionRow
     from penstock.brokers.mqtt.sessions.sink import ClientSink
     from penstock.brokers.mqtt.wire.packets import Will
 
@@ -55,7 +56,7 @@ class Session(Outgoing):
         "version",
         "will",
         "will_due_ms",
-        "written_positions",
+        "written_position",
         "written_receipts",
     )
 
@@ -89,8 +90,8 @@ class Session(Outgoing):
         self.receipts_are_dirty = False
         self.row_is_dirty = False
         """Whether the session's own row is to be written before the next mark."""
-        self.written_positions: dict[str, int] | None = None
-        """What the row of positions has; None: there is no row."""
+        self.written_position: PositionRow | None = None
+        """The row of positions; None: there is none."""
         self.written_receipts = False
         """Whether the row of receipts has any."""
 

@@ -65,7 +65,7 @@ def _restore_starts(session: Session, row: rows.SessionRow, tails: Mapping[str, 
 def _restore_position(
     session: Session, position: rows.PositionRow, tails: Mapping[str, ShardTail]
 ) -> None:
-    session.written_positions = position.positions
+    session.written_position = position
     for name, first in position.positions.items():
         tail = tails.get(name)
         if tail is None:

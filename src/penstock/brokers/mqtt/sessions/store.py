@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.brokers.mqtt.sessions.sink import ClientSink
 
 MARK_INTERVAL_S: Final = 1.0
+UNKNOWN: Final = rows.PositionRow({"": 0}, {}, [])
+"""In place of a row of which it is not known whether it was written."""
+
 _log: Final = get_logger(__name__)
 
 
@@ -135,14 +138,21 @@ class SessionStore:
         except StoreError:
             self._repeat(changed)
             raise
+        del self.with_starts[: len(with_starts)]
+        self._marked(ends, changed, with_starts)
+
+    def _marked(
+        self, ends: dict[ShardTail, int], changed: list[Session], with_starts: list[Session]
+    ) -> None:
+        """A mark is stored: drop what only mattered before it."""
+        self.marks += 1
         for tail, end in ends.items():
             tail.marked_end = end
         for session in changed:
             _prune_receipts(session, ends)
-        del self.with_starts[: len(with_starts)]
-        for session in with_starts:
-            _drop_starts(session)
-        self.marks += 1
+        for session in (*with_starts, *changed):
+            if session.has_starts:
+                _drop_starts(session)
 
     async def _write_mark(self, changed: list[Row], marks: list[Row]) -> None:
         try:
@@ -172,7 +182,7 @@ class SessionStore:
     def _repeat(self, changed: list[Session]) -> None:
         """Let the next mark write what this one could not."""
         for session in changed:
-            session.written_positions = {"": 0}
+            session.written_position = UNKNOWN
             session.row_is_dirty = session.receipts_are_dirty = True
             if not session.position_is_dirty:
                 self._position_changed(session)
@@ -180,15 +190,17 @@ class SessionStore:
     def _changed_rows(self, session: Session) -> list[Row]:
         client_id = session.client_id.encode()
         found: list[Row] = []
-        positions = {tail.name: offset for tail, offset in session.positions().items()}
-        retained = session.retained_in_flight()
-        if positions != (session.written_positions or {}) or retained:
-            sent = {} if session.window is None else session.window.sent(session.shared_ids())
-            ends = {tail.name: end for tail, end in sent.items()}
-            row = rows.PositionRow(positions, ends, retained)
-            value = rows.encode(row) if positions or retained else None
-            found.append((client_id, client_id + rows.POSITION, value))
-            session.written_positions = positions if not retained else {**positions, "": 0}
+        row = rows.PositionRow(
+            {tail.name: offset for tail, offset in session.positions().items()},
+            {tail.name: end for tail, end in session.sent().items()},
+            session.retained_in_flight(),
+        )
+        if row != session.written_position:
+            is_needed = row.positions or row.retained
+            value = rows.encode(row) if is_needed else None
+            if is_needed or session.written_position is not None:
+                found.append((client_id, client_id + rows.POSITION, value))
+            session.written_position = row if is_needed else None
         if session.receipts_are_dirty:
             found.append(_receipt_row(session))
         if session.row_is_dirty:
@@ -302,12 +314,13 @@ def _drop_starts(session: Session) -> None:
     """Drop the starts of subscriptions where nothing from before the mark is read any more."""
     session.has_starts = False
     needed = (session.behind or {}).keys() | (session.hints or {}).keys()
+    saved = {} if session.written_position is None else session.written_position.positions
     for subscription in session.subscriptions.values():
         if subscription.since is not None:
             since = {
                 tail: at
                 for tail, at in subscription.since.items()
-                if tail in needed or at > tail.marked_end
+                if tail in needed or tail.name in saved or at > tail.marked_end
             }
             subscription.since = since or None
             session.has_starts = session.has_starts or bool(since)
