@@ -71,6 +71,15 @@ def test_a_denial_outranks_a_permission(rules: AccessRules) -> None:
     assert client.allows("subscribe", "plant/1/state")
 
 
+def test_a_filter_can_be_denied_without_its_messages() -> None:
+    rules = parse_access_rules("topic #\ntopic denyfilter #\ntopic denyfilter a/b\n", "acl")
+    client = rules.for_client(Principal("c"))
+    assert not client.allows("subscribe", "#")
+    assert not client.allows("subscribe", "$share/g/a/b")
+    assert client.allows("subscribe", "a/#")
+    assert client.allows("publish", "a/b")
+
+
 def test_patterns_name_the_client_and_the_user(rules: AccessRules) -> None:
     client = rules.for_client(Principal("c1", "alice"))
     assert client.allows("publish", "dev/c1/x")

@@ -4,6 +4,7 @@
     user alice
     topic readwrite plant/+/state    alice may subscribe and publish
     topic deny plant/secret/#        a denial outranks every permission
+    topic denyfilter #               Penstock only: no subscription to exactly this filter
     pattern readwrite dev/%c/#       all clients; %c is the client id, %u the user name
     client sensor-7                  Penstock only: by client id
     address 10.0.0.0/8               Penstock only: by network address
@@ -19,7 +20,7 @@ accepts every subscription instead and filters each message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final, Literal
 
@@ -53,6 +54,8 @@ class Rule:
     can_read: bool
     can_write: bool
     is_pattern: bool = False
+    is_exact: bool = False
+    """The rule denies subscriptions with exactly this filter, and nothing else."""
 
     @property
     def is_denial(self) -> bool:
@@ -88,7 +91,7 @@ class AccessRules:
         for pattern in self.patterns:
             filled = _fill_in(pattern.filter, principal)
             if filled is not None:
-                rules.append(Rule(filled, pattern.can_read, pattern.can_write))
+                rules.append(replace(pattern, filter=filled))
         return ClientRules(tuple(rules))
 
     def _of_address(self, address: str) -> list[Rule]:
@@ -117,7 +120,7 @@ class ClientRules:
     def _allows_name(self, name: str) -> bool:
         is_allowed = False
         for rule in self.rules:
-            if matches(rule.filter, name):
+            if not rule.is_exact and matches(rule.filter, name):
                 if rule.is_denial:
                     return False
                 is_allowed = is_allowed or rule.can_write
@@ -126,7 +129,10 @@ class ClientRules:
     def _allows_filter(self, topic_filter: str) -> bool:
         is_allowed = False
         for rule in self.rules:
-            if rule.is_denial:
+            if rule.is_exact:
+                if rule.filter == topic_filter:
+                    return False
+            elif rule.is_denial:
                 if overlaps(rule.filter, topic_filter):
                     return False
             elif rule.can_read and covers(rule.filter, topic_filter):
@@ -192,6 +198,9 @@ def _name(text: str) -> str:
 
 def _rule(text: str, *, is_pattern: bool) -> Rule:
     first, _, rest = text.partition(" ")
+    if first == "denyfilter" and rest.strip():
+        _check_filter(rest.strip())
+        return Rule(rest.strip(), False, False, is_pattern, is_exact=True)
     access = _ACCESS.get(first)
     if access is None or not rest.strip():
         access, topic_filter = _ACCESS["readwrite"], text
