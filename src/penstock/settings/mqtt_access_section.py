@@ -36,6 +36,13 @@ class MqttAccessSettings(Struct, frozen=True, kw_only=True):
             "password file."
         ),
     ] = "auto"
+    subscription_refusal: Annotated[
+        Literal["not_authorized", "unspecified_error"],
+        Meta(
+            description="Reason code of subscriptions that the rules deny: 0x87, or 0x80 for MQTT "
+            "5 clients that know no other."
+        ),
+    ] = "not_authorized"
     file_check_interval_ms: Annotated[
         Milliseconds,
         Meta(ge=100, description="Interval of the check whether these files have changed."),

@@ -98,8 +98,9 @@ def test_a_name_with_a_wildcard_does_not_widen_a_pattern(rules: AccessRules, nam
 def test_clients_addresses_and_superusers_have_sections(rules: AccessRules) -> None:
     assert rules.for_client(Principal("sensor-7", "bob")).allows("publish", "special")
     assert rules.for_client(Principal("x", "bob", "10.1.2.3")).allows("subscribe", "inside")
+    assert rules.superusers == {"root"}
     assert not rules.for_client(Principal("x", "bob", "11.1.2.3")).allows("subscribe", "inside")
-    assert rules.for_client(Principal("x", "root")).allows("publish", "anything")
+    assert rules.for_client(Principal("x", "root", is_superuser=True)).allows("publish", "anything")
 
 
 @pytest.mark.parametrize("prefix", ["$share/g/", "$queue/", "$exclusive/", "$replay/earliest/"])

@@ -17,6 +17,7 @@ from penstock.brokers.mqtt.policy.access_files import AccessFiles
 from penstock.brokers.mqtt.policy.flapping import FlappingLimits
 from penstock.brokers.mqtt.policy.rates import ConnectionRates, RateLimits
 from penstock.brokers.mqtt.policy.stored_blacklist import TOPIC, StoredBlacklist
+from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.broker import MqttBroker
@@ -51,6 +52,8 @@ class AccessPolicy:
         hooks.authenticator = FileAuthenticator(self.files, settings, broker.run_blocking)
         if settings.acl_file:
             hooks.authorizer = RuleAuthorizer(self.files)
+        if settings.subscription_refusal == "unspecified_error":
+            hooks.subscription_refusal = ReasonCode.UNSPECIFIED_ERROR
         rates = PublishRates(limits, clock)
         if rates.is_active:
             hooks.rates = rates

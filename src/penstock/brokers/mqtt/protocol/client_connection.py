@@ -21,7 +21,9 @@ from penstock.brokers.mqtt.protocol.connecting import (
     open_session,
     refusal,
 )
+from penstock.brokers.mqtt.protocol.eager import begin
 from penstock.brokers.mqtt.protocol.hooks import Client
+from penstock.brokers.mqtt.protocol.outgoing_aliases import OutgoingAliases
 from penstock.brokers.mqtt.protocol.requests import (
     auto_subscribe,
     reauthenticate,
@@ -75,6 +77,7 @@ class ClientConnection:
     """Implements the `Protocol` of the network, `ClientSink` of sessions and `Publisher`."""
 
     __slots__ = (
+        "_aliases",
         "_awaited_auth",
         "_backlog",
         "_broker",
@@ -109,6 +112,7 @@ class ClientConnection:
         """What was wrong after the packets of the backlog."""
         self._awaited_auth: asyncio.Future[Auth] | None = None
         """An authentication waits for the next AUTH packet."""
+        self._aliases: OutgoingAliases | None = None
         self._inbound: Inbound | None = None
         self._keeps_session = False
         """Whether CONNECT asked for a session that outlives the connection."""
@@ -170,7 +174,7 @@ class ClientConnection:
         if self._pauses & _BUSY:
             self._pass_auth(packets, failure)
             return
-        work: Coroutine[None, None, None] | None = None
+        work: Coroutine[object, None, None] | None = None
         number = 0
         try:
             for number, packet in enumerate(packets):  # noqa: B007 - where it stopped is used
@@ -194,7 +198,7 @@ class ClientConnection:
         elif failure is not None:
             self._fail(failure)
 
-    def _handle(self, packet: Packet) -> Coroutine[None, None, None] | None:
+    def _handle(self, packet: Packet) -> Coroutine[object, None, None] | None:
         """Handle a packet; return work that makes the connection busy."""
         if type(packet) is Publish and self._inbound is not None:
             missing = self._inbound.accept(packet)
@@ -208,9 +212,9 @@ class ClientConnection:
             case Connect():
                 return self._connect(packet)
             case Subscribe():
-                return subscribe(self, self._broker, packet)
+                return self._begin(subscribe(self, self._broker, packet))
             case Unsubscribe():
-                return unsubscribe(self, self._broker, packet)
+                return self._begin(unsubscribe(self, self._broker, packet))
             case Disconnect():
                 self._client_disconnects(packet)
             case Auth():
@@ -220,6 +224,13 @@ class ClientConnection:
                     ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__} is not expected here"
                 )
         return None
+
+    def _begin(self, work: Coroutine[object, None, None]) -> Coroutine[object, None, None] | None:
+        """Begin a request after everything that was published before it, of all clients."""
+        if self._inbound is not None:
+            self._inbound.flush()
+        self._broker.delivery.flush()
+        return begin(work)
 
     def _pass_auth(self, packets: list[Packet], failure: ProtocolError | None) -> None:
         """Pass AUTH to the authentication that waits for it. What else a client sends while it is
@@ -268,6 +279,8 @@ class ClientConnection:
         self.receive_maximum = options.inflight_max
         self.maximum_packet_size = options.packet_size_max
         self.topic_alias_maximum = options.topic_alias_maximum
+        if options.topic_alias_maximum:
+            self._aliases = OutgoingAliases(options.topic_alias_maximum, options.packet_size_max)
         if connect.properties is not None:
             self.authentication_method = connect.properties.authentication_method
         client = self.client
@@ -342,14 +355,14 @@ class ClientConnection:
 
     # Work that waits
 
-    def _run_busy(self, work: Coroutine[None, None, None]) -> None:
+    def _run_busy(self, work: Coroutine[object, None, None]) -> None:
         """Run `work`; nothing else of this client is handled meanwhile."""
         self._pauses |= _BUSY
         self._connection.is_busy = True
         self._connection.pause_reading()
         self.spawn(self._finish_busy(work), "mqtt-request")
 
-    async def _finish_busy(self, work: Coroutine[None, None, None]) -> None:
+    async def _finish_busy(self, work: Coroutine[object, None, None]) -> None:
         try:
             await work
         except ProtocolError as error:
@@ -444,6 +457,8 @@ class ClientConnection:
         return self._is_ended
 
     def send(self, data: bytes) -> None:
+        if self._aliases is not None:
+            data = self._aliases.apply(data)
         self._connection.send(data)
 
     def writable(self) -> None:

@@ -68,7 +68,7 @@ def check_request(
     if not client.is_superuser and not hooks.authorizer.allows(
         client, Action.SUBSCRIBE, inner, request.qos, False
     ):
-        return CheckedFilter(ReasonCode.NOT_AUTHORIZED, None)
+        return CheckedFilter(hooks.subscription_refusal, None)
     if prefix:
         decision = hooks.filter_handlers[prefix].subscribe(client, topic_filter)
         if decision.reason_code >= FAILURE:

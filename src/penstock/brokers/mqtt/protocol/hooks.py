@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 SUCCESS: Final = 0x00
+NOT_AUTHORIZED: Final = 0x87
 BRIDGE_STATE: Final = re.compile(r"\$SYS/broker/connection/[^/]+/state")
 
 
@@ -255,6 +256,9 @@ class Hooks:
         default_factory=lambda: ["$SYS/", "$share/", "$queue/", "$exclusive/", "$replay/"]
     )
     """Clients' publishes to these are refused with 0x87."""
+
+    subscription_refusal: int = NOT_AUTHORIZED
+    """Reason code of subscriptions that the authorizer refuses."""
 
     def is_read_only(self, topic: str) -> bool:
         """Say whether clients may not publish to a topic that begins with `$`. Bridges of Mosquitto
