@@ -296,8 +296,9 @@ class World:
             return
         chance = self.devices
         node = self.nodes[chance.choice(list(self.nodes))]
-        for log in node.logs:
-            log.fail_device()
+        if node.is_up:
+            for log in node.logs:
+                log.fail_device()
         self.after(chance.uniform(1.0, 5.0), lambda: self._replace_device(node))
 
     def _replace_device(self, node: SimulatedNode) -> None:
