@@ -146,7 +146,11 @@ class ClientConnection:
         inbound = self._inbound
         if inbound is None or self._pauses & _BUSY:
             return self._decode(view)
-        consumed, is_left = inbound.feed(view)
+        try:
+            consumed, is_left = inbound.feed(view)
+        except ProtocolError as error:
+            self._fail(error)
+            return len(view)
         if consumed:
             self._apply_rates(inbound)
             view = view[consumed:]

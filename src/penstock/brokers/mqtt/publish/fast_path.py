@@ -183,7 +183,7 @@ class FastPath:
         return Fed(consumed, is_left, replies, messages, size, has_qos1, received, acknowledged)
 
     def _acks(self, run: MqttReceivedRun) -> bytes:
-        if run.qos and not self._path.delivery.has_subscribers(run.topic):
+        if run.qos == 1 and not self._path.delivery.has_subscribers(run.topic):
             return run.acks(ReasonCode.NO_MATCHING_SUBSCRIBERS)
         return run.acks(ReasonCode.SUCCESS)
 
