@@ -8,6 +8,7 @@ socket ──▶ connection ──▶ decoder ──▶ protocol: CONNECT, limit
              └──▶ delivery: tree ─▶ sessions that are live ◀── cursors ──┘
 """
 
+from penstock.brokers.mqtt.cluster.cluster import Peers
 from penstock.brokers.mqtt.server import MqttServer, start_server
 
-__all__ = ["MqttServer", "start_server"]
+__all__ = ["MqttServer", "Peers", "start_server"]

@@ -16,6 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from penstock.adapter import StorageDriverManager
 from penstock.brokers.mqtt.client import ClientOptions, PacketChannel
+from penstock.brokers.mqtt.cluster.cluster import MqttCluster, Peers
+from penstock.brokers.mqtt.cluster.writer import ClusterShardWriter
 from penstock.brokers.mqtt.metrics import MqttMetrics
 from penstock.brokers.mqtt.protocol.connect import make_client_id
 from penstock.brokers.mqtt.protocol.hooks import Hooks
@@ -55,7 +57,9 @@ class MqttBroker:
         clock: Clock,
         settings: Settings,
         registry: CollectorRegistry | None = None,
+        peers: Peers | None = None,
     ) -> None:
+        """`peers`: the node belongs to a cluster of several nodes."""
         self.drivers: Final = drivers
         self.run_blocking = drivers.run_blocking
         """Runs a call that may block in a thread of the node's pool."""
@@ -90,7 +94,11 @@ class MqttBroker:
         self.session_service: Final = SessionService(drivers, self.mapping, self.codec, clock, mqtt)
         self.sessions: Final = self.session_service.registry
         self.delivery: Final = self.session_service.delivery
-        self.writer: Final = ShardWriter(drivers, self.spawn, self.delivery)
+        self.writer: Final[ShardWriter] = (
+            ShardWriter(drivers, self.spawn, self.delivery)
+            if peers is None
+            else ClusterShardWriter(drivers, self.spawn, self.delivery, peers.meta)
+        )
         self.publish_path: Final = PublishPath(
             mapping=self.mapping,
             creator=self.creator,
@@ -110,6 +118,7 @@ class MqttBroker:
         self.shared: SharedSubscriptions | None = None
         """The groups of shared subscriptions; set before the start."""
         self.mapping.on_created.append(self.session_service.topic_created)
+        self.cluster: Final = None if peers is None else MqttCluster(self, peers)
         self.metrics.connections = lambda: len(self.clients)
         self.metrics.retained = lambda: (len(self.retained.index), self.retained.index.size)
 
@@ -126,9 +135,15 @@ class MqttBroker:
     async def start(self) -> None:
         """Start the services, on their event loop."""
         await self.session_service.start(
-            publisher=WillService(self.publisher), retained=self.retained, shared=self.shared
+            publisher=WillService(self.publisher),
+            retained=self.retained,
+            shared=None if self.cluster is not None else self.shared,
+            recovers=self.cluster is None,
         )
-        self.spawn(self.retained.load(), "mqtt-load-retained")
+        if self.cluster is not None:
+            await self.cluster.start()
+        else:
+            self.spawn(self.retained.load(), "mqtt-load-retained")
         self.spawn(self._maintain(), "mqtt-maintenance")
         for start in self._starters:
             await start()
@@ -145,6 +160,8 @@ class MqttBroker:
         for close in reversed(self._closers):
             await close()
         await self._finish_sessions()
+        if self.cluster is not None:
+            await self.cluster.close()
         await self.session_service.close()
         for task in list(self._tasks):
             task.cancel()

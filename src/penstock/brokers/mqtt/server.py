@@ -9,9 +9,16 @@ from prometheus_client import CollectorRegistry
 
 from penstock.adapter import StorageDriverManager
 from penstock.brokers.mqtt.broker import MqttBroker
+from penstock.brokers.mqtt.cluster.cluster import Peers
 from penstock.brokers.mqtt.protocol.client_connection import ClientConnection
 from penstock.brokers.mqtt.registration import register_all
-from penstock.brokers.network import ListenerSettings, NetworkLimits, NetworkServer
+from penstock.brokers.network import (
+    Connection,
+    ListenerSettings,
+    NetworkLimits,
+    NetworkServer,
+    Protocol,
+)
 from penstock.errors import SetupError
 from penstock.platform.addresses import bare_host
 from penstock.platform.clock import Clock
@@ -33,6 +40,8 @@ class MqttServer:
         self.host, self.port = listeners[0].host, listeners[0].port
         self.websocket_port: Final = listeners[1].port if len(listeners) > 1 else None
         broker.connect_internally = self._network.connect_internally
+        if broker.cluster is not None:
+            broker.cluster.serve_with(self._network)
         self._network.start()
 
     def _listen(self, listeners: list[ListenerSettings], settings: MqttSettings) -> NetworkServer:
@@ -51,11 +60,17 @@ class MqttServer:
         return NetworkServer(
             "mqtt",
             listeners,
-            lambda connection: ClientConnection(connection, self.broker),
+            self._make_protocol,
             _limits(settings),
             on_start=self._start,
             on_stop=self._stop,
         )
+
+    def _make_protocol(self, connection: Connection) -> Protocol:
+        cluster = self.broker.cluster
+        if cluster is not None:
+            return cluster.protocol_for(connection)
+        return ClientConnection(connection, self.broker)
 
     async def _start(self, _loop: asyncio.AbstractEventLoop) -> None:
         await self.broker.start()
@@ -123,9 +138,11 @@ def start_server(
     clock: Clock,
     settings: Settings,
     registry: CollectorRegistry | None = None,
+    peers: Peers | None = None,
 ) -> MqttServer:
-    """Serve MQTT clients until `close` is called on the result; `registry` gets the metrics. Raises
-    `SetupError` when an address cannot be listened on."""
-    broker = MqttBroker(drivers, clock, settings, registry)
+    """Serve MQTT clients until `close` is called on the result; `registry` gets the metrics, and
+    `peers` are the other nodes of a cluster. Raises `SetupError` when an address cannot be listened
+    on."""
+    broker = MqttBroker(drivers, clock, settings, registry, peers)
     register_all(broker)
     return MqttServer(broker, bare_host(settings.server.host))

@@ -85,17 +85,20 @@ class SessionService:
         retained: RetainedSource | None = None,
         shared: SharedSubscriptions | None = None,
         has_timers: bool = True,
+        recovers: bool = True,
     ) -> None:
-        """Read the sessions; when this returns, clients can be served."""
+        """Read the sessions; when this returns, clients can be served. `recovers` False: there are
+        none yet, they are loaded by partitions."""
         self.wills.publisher = publisher
         self.delivery.retained = retained
         self.registry.shared = shared
         self.store.shared = shared
         self.delivery.start()
         self.delivery.stored_topics_for = self._mapping.stored_topics_for
-        await Recovery(self._drivers, self.registry, self._mapping).run()
-        await self.store.mark()
-        self.registry.start_timers()
+        if recovers:
+            await Recovery(self._drivers, self.registry, self._mapping).run()
+            await self.store.mark()
+            self.registry.start_timers()
         if not has_timers:
             return  # a test marks, and lets sessions expire
         loop = asyncio.get_running_loop()
