@@ -61,8 +61,8 @@ class MqttMapRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     name: Annotated[
         str,
         Meta(
-            description="MQTT topic of records whose key is no topic of the rule; empty: the "
-            "filter without wildcards, or the stored name with `.` as `/`."
+            description="MQTT topic of records that have another key, or none; empty: the filter "
+            "without wildcards, or the stored name with `.` as `/`."
         ),
     ] = ""
 

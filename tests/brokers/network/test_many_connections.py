@@ -113,7 +113,7 @@ def test_idle_connections_take_little_memory(capsys: pytest.CaptureFixture[str])
                 client.close()
     used = (after - before) / CONNECTIONS
     with capsys.disabled():
-        print(f"\n{used:.1f} KB for each of {CONNECTIONS} idle connections")  # noqa: T201 - a figure
+        print(f"\n{used:.1f} KB for each of {CONNECTIONS} idle connections")  # noqa: T201 - a figure for people
     assert used < KB_PER_CONNECTION_MAX
 
 

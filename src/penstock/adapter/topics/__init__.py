@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from penstock.adapter.topics.cache import BrokerCacheManager
     from penstock.adapter.topics.offsets import TopicOffsets
     from penstock.adapter.topics.options import AlterOptions, TopicOptions, build_config
-    from penstock.adapter.topics.routes import TopicRoutes
+    from penstock.adapter.topics.partitioning import key_hash
+    from penstock.adapter.topics.routes import TopicRoute, TopicRoutes
     from penstock.adapter.topics.shard_name import build_storage_name
     from penstock.adapter.topics.tiering_options import TIERING, shown_policy
 
@@ -24,7 +25,8 @@ else:  # otherwise a misspelt name would pass the type checker
             "cache": "BrokerCacheManager",
             "offsets": "TopicOffsets",
             "options": "AlterOptions TopicOptions build_config",
-            "routes": "TopicRoutes",
+            "partitioning": "key_hash",
+            "routes": "TopicRoute TopicRoutes",
             "shard_name": "build_storage_name",
             "tiering_options": "TIERING shown_policy",
         },
@@ -38,8 +40,10 @@ __all__ = [
     "TopicAdmin",
     "TopicOffsets",
     "TopicOptions",
+    "TopicRoute",
     "TopicRoutes",
     "build_config",
     "build_storage_name",
+    "key_hash",
     "shown_policy",
 ]

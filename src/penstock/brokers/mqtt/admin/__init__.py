@@ -1,1 +1,4 @@
-"""Administration of the front end over MQTT itself: requests to `$penstock/…` and their answers."""
+"""Administration of the front end over MQTT itself: requests to `$penstock/…` and their answers.
+
+Internal to `penstock.brokers.mqtt`.
+"""

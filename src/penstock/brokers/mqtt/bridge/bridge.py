@@ -37,7 +37,7 @@ from penstock.brokers.mqtt.wire.reason_codes import FAILURE
 from penstock.errors import RetryableError, SettingsError
 from penstock.platform.addresses import bare_host
 from penstock.platform.log import get_logger
-from penstock.settings.mqtt_bridge_section import (
+from penstock.settings import (
     MqttBridgeConnection,
     MqttBridgeSettings,
     MqttBridgeTopic,

@@ -15,7 +15,7 @@ from penstock.brokers.mqtt.wire.errors import ProtocolError
 from penstock.brokers.mqtt.wire.packets import MQTT_5, SubscriptionRequest
 from penstock.brokers.mqtt.wire.validation import check_filter, check_topic_name
 from penstock.errors import SettingsError
-from penstock.settings.mqtt_bridge_section import MqttBridgeTopic
+from penstock.settings import MqttBridgeTopic
 
 TOPICS_MAX: Final = 1_000
 

@@ -10,6 +10,8 @@ from penstock.brokers.mqtt.client.channel import PacketChannel, open_channel
 from penstock.brokers.mqtt.client.client import MqttClient
 from penstock.brokers.mqtt.client.errors import ConnectionLostError, RefusedError
 from penstock.brokers.mqtt.client.options import ClientOptions
+from penstock.brokers.mqtt.wire.packets import Properties, Publish, SubscriptionRequest
+from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
 
 __all__ = [
     "BlockingMqttClient",
@@ -17,6 +19,10 @@ __all__ = [
     "ConnectionLostError",
     "MqttClient",
     "PacketChannel",
+    "Properties",
+    "Publish",
+    "ReasonCode",
     "RefusedError",
+    "SubscriptionRequest",
     "open_channel",
 ]

@@ -1,1 +1,4 @@
-"""Delivery: from stored messages to the packets of subscribers."""
+"""Delivery: from stored messages to the packets of subscribers.
+
+Internal to `penstock.brokers.mqtt`.
+"""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.brokers.mqtt.deliver.message import Message
 
 if TYPE_CHECKING:
-    from penstock.adapter.record_watch import RecordWatch
+    from penstock.adapter import RecordWatch
     from penstock.brokers.mqtt.deliver.received import ReceivedMessages
 
 

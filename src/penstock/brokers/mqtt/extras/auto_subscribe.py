@@ -11,7 +11,7 @@ from penstock.brokers.mqtt.wire.errors import ProtocolError
 from penstock.brokers.mqtt.wire.packets import SubscriptionRequest
 from penstock.brokers.mqtt.wire.validation import check_filter
 from penstock.errors import SettingsError
-from penstock.settings.mqtt_features_section import MqttAutoSubscription
+from penstock.settings import MqttAutoSubscription
 
 
 class ConfiguredSubscriptions:

@@ -20,7 +20,7 @@ from penstock.brokers.mqtt.protocol.hooks import Client
 from penstock.brokers.mqtt.wire.errors import ProtocolError
 from penstock.brokers.mqtt.wire.validation import check_filter, check_topic_name
 from penstock.errors import SettingsError
-from penstock.settings.mqtt_features_section import MqttRewriteRule
+from penstock.settings import MqttRewriteRule
 
 CACHED_MAX: Final = 4_096
 _GROUP: Final = re.compile(r"\$(\d)")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from penstock.adapter import StorageDriverManager
-from penstock.adapter.topics.routes import TopicRoute
+from penstock.adapter.topics import TopicRoute
 from penstock.errors import AlreadyExistsError, UnknownTopicError
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.record import Offset, Record, StoredRecord

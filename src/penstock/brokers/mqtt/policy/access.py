@@ -24,7 +24,7 @@ from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
 from penstock.errors import BadRequestError
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
-from penstock.settings.mqtt_access_section import MqttAccessSettings
+from penstock.settings import MqttAccessSettings
 
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.wire.packets import Connect

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from penstock.adapter import StorageDriverManager
-from penstock.adapter.topics.routes import TopicRoute
+from penstock.adapter.topics import TopicRoute
 from penstock.brokers.mqtt.deliver.message import Message
 from penstock.brokers.mqtt.topics.mapping import MappedTopic
 from penstock.engine.contract import Written

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from penstock.adapter import StorageDriverManager
-from penstock.adapter.topics.routes import TopicRoute
+from penstock.adapter.topics import TopicRoute
 from penstock.brokers.mqtt.deliver.message import Message
 from penstock.brokers.mqtt.publish.records import RECEIPT, RecordCodec
 from penstock.brokers.mqtt.retained.index import RetainedIndex

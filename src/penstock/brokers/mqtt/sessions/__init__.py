@@ -1,1 +1,4 @@
-"""Sessions: what the node keeps of a client between its connections."""
+"""Sessions: what the node keeps of a client between its connections.
+
+Internal to `penstock.brokers.mqtt`.
+"""

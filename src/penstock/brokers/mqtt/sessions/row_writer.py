@@ -9,8 +9,7 @@ from functools import partial
 from typing import Final
 
 from penstock.adapter import StorageDriverManager
-from penstock.adapter.topics.partitioning import key_hash
-from penstock.adapter.topics.routes import TopicRoute
+from penstock.adapter.topics import TopicRoute, key_hash
 from penstock.errors import AlreadyExistsError, StoreError, UnknownTopicError
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.platform.log import get_logger

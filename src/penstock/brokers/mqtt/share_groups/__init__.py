@@ -7,4 +7,6 @@ A group is a subscriber with one cursor for each shard. It gives each message to
                   ShareQueue: what is in flight, what is released ◀── PUBACK, PUBREC, detached
 
 When no member has room, or none is connected, the group falls behind and reads the log later.
+
+Internal to `penstock.brokers.mqtt`.
 """

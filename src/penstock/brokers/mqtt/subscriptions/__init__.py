@@ -1,1 +1,4 @@
-"""Who receives the messages of a topic: subscriptions, the tree of filters, cached routes."""
+"""Who receives the messages of a topic: subscriptions, the tree of filters, cached routes.
+
+Internal to `penstock.brokers.mqtt`.
+"""

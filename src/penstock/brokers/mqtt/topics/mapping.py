@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.adapter import StorageDriverManager
-from penstock.adapter.topics.partitioning import key_hash
-from penstock.adapter.topics.routes import TopicRoute
+from penstock.adapter.topics import TopicRoute, key_hash
 from penstock.brokers.mqtt.topics.filters import overlap
 from penstock.brokers.mqtt.topics.rules import INTERNAL_PREFIX, Rule, compile_rules
 from penstock.errors import RetryableError, UnknownTopicError

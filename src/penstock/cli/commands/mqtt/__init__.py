@@ -1,1 +1,4 @@
-"""`penstock mqtt`: publish, subscribe, and administer the MQTT front end of a node."""
+"""`penstock mqtt`: publish, subscribe, and administer the MQTT front end of a node.
+
+Internal to `penstock.cli`.
+"""

@@ -10,8 +10,13 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.brokers.mqtt.client import ClientOptions, MqttClient
-from penstock.brokers.mqtt.wire.packets import Properties, Publish, SubscriptionRequest
+from penstock.brokers.mqtt.client import (
+    ClientOptions,
+    MqttClient,
+    Properties,
+    Publish,
+    SubscriptionRequest,
+)
 from penstock.cli.arguments import AsJson
 from penstock.cli.commands.mqtt.target import (
     DEFAULT_ADDRESS,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.brokers.mqtt.policy.passwords import (
+from penstock.brokers.mqtt.policy import (
     check_user_name,
     hash_password,
     parse_password_file,

@@ -13,9 +13,13 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 import typer
 
-from penstock.brokers.mqtt.client import ClientOptions, MqttClient, RefusedError
-from penstock.brokers.mqtt.wire.packets import Properties
-from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
+from penstock.brokers.mqtt.client import (
+    ClientOptions,
+    MqttClient,
+    Properties,
+    ReasonCode,
+    RefusedError,
+)
 from penstock.errors import BadRequestError, SetupError, StoreError
 from penstock.platform.addresses import bare_host
 
