@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,10 @@ def poll(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def _has(subscriber: Subscriber, count: int) -> bool:
+    return len(subscriber.numbers) >= count or subscriber.error is not None
+
+
 def run_with_kills(path: Path, count: int, kills: int) -> None:
     with NodeProcess(path / "data") as node:
         subscriber, publisher = Subscriber(node.port), Publisher(node.port, count)
@@ -141,11 +146,11 @@ def run_with_kills(path: Path, count: int, kills: int) -> None:
         publisher.start()
         for kill in range(kills):
             wanted = count * (kill + 1) // (kills + 1)
-            poll(lambda wanted=wanted: len(subscriber.numbers) >= wanted or bool(subscriber.error))
+            poll(partial(_has, subscriber, wanted))
             node.kill()
             node.start()
         poll(lambda: publisher.is_done.is_set() or bool(subscriber.error))
-        poll(lambda: len(subscriber.numbers) >= count or bool(subscriber.error))
+        poll(partial(_has, subscriber, count))
         subscriber.is_done.set()
         for peer in (publisher, subscriber):
             assert peer.error is None, peer.error
