@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.brokers.mqtt.deliver.cursor import Cursor, Hint
 from penstock.brokers.mqtt.deliver.received import in_flight_of, offset_at
-from penstock.brokers.mqtt.deliver.window import Window
+from penstock.brokers.mqtt.deliver.window import PACKET_IDS, Window
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -129,14 +129,35 @@ class Outgoing:
         window = self.window
         if window is None:
             window = self.window = Window()
-        room = sink.receive_maximum - window.size
+        in_flight = window.in_flight
+        room = sink.receive_maximum - len(in_flight) - len(window.released)
         if window.resend or sink.unsent > self.context.unsent_max:
             room = 0
         messages = run.messages
         encoded = run.encoded(match.encoding(sink.version, qos))
+        is_simple = qos == 1 and run.is_single and not (self.is_persistent or match.no_local)
+        if is_simple and room > 0 and self._deliver_one(run, encoded, window, sink):
+            return
         sent = self.send_acknowledged(sink, messages, encoded, match, qos, room)
         if sent < len(messages):
             self._fall_behind(tail, offset_at(messages, sent))
+
+    def _deliver_one(self, run: Run, encoded: EncodedRun, window: Window, sink: ClientSink) -> bool:
+        """Deliver one message with QoS 1, the shortest way: there may be thousands of subscribers.
+        Return False where that needs a closer look."""
+        packet_id = window.last_id + 1
+        in_flight = window.in_flight
+        if packet_id in in_flight or packet_id > PACKET_IDS or window.released:
+            return False
+        if encoded.has_expired or encoded.largest > sink.maximum_packet_size:
+            return False
+        window.last_id = packet_id
+        in_flight[packet_id] = run.in_flight
+        if window.probe is None:
+            window.probe = (packet_id, run.messages[0].topic, run.now_ms)
+        self.context.counts.sent_qos1 += 1
+        sink.send(encoded.packet(0, packet_id))
+        return True
 
     def send_acknowledged(
         self,

@@ -14,10 +14,11 @@ from penstock.brokers.mqtt.wire.codec import EncodedRun
 
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
+    from penstock.brokers.mqtt.deliver.window import InFlight
 
 
 class Run:
-    __slots__ = ("_encoded", "messages", "now_ms", "qos", "tail")
+    __slots__ = ("_encoded", "_in_flight", "is_single", "messages", "now_ms", "qos", "tail")
 
     def __init__(
         self, tail: ShardTail | None, messages: Sequence[Message], qos: int, now_ms: int
@@ -28,7 +29,17 @@ class Run:
         self.qos: Final = qos
         """The QoS with which they were published."""
         self.now_ms: Final = now_ms
+        self.is_single: Final = len(messages) == 1
         self._encoded: dict[EncodingClass, EncodedRun] = {}
+        self._in_flight: InFlight | None = None
+
+    @property
+    def in_flight(self) -> InFlight:
+        """The entry of a single message in the windows of its subscribers with QoS 1; one for all
+        of them."""
+        if self._in_flight is None:
+            self._in_flight = (self.tail, self.messages[0].offset, 1, None)
+        return self._in_flight
 
     def encoded(self, encoding: EncodingClass) -> EncodedRun:
         """Return the packets of all messages in one class."""
