@@ -3,7 +3,7 @@
 version   empty client id   clean start   answer
 3.1       any               any           refused with 2: the client id has 1 character at least
 3.1.1     yes               0             refused with 2
-others    yes               any           an assigned id; MQTT 5 clients are told it
+others    yes               any           an assigned id; CONNACK names it in MQTT 5
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _expiry(connect: Connect, properties: Properties, settings: MqttSettings) ->
 
 
 def _keep_alive(connect: Connect, settings: MqttSettings) -> int:
-    """Return the keep-alive that holds; older clients than MQTT 5 cannot be told another one."""
+    """Return the keep-alive that holds; CONNACK can name another one in MQTT 5 only."""
     most = settings.keep_alive_max_s
     if connect.version != MQTT_5 or not most:
         return connect.keep_alive

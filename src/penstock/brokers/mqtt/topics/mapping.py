@@ -176,7 +176,7 @@ class TopicMapping:
 
 
 def _as_topic(key: bytes) -> str | None:
-    """Return a record's key as an MQTT topic; None: it is none."""
+    """Return a record's key as an MQTT topic; None: clients could not publish to it."""
     try:
         topic = key.decode()
     except UnicodeDecodeError:

@@ -115,7 +115,7 @@ class Rule:
         return levels
 
     def default_name(self, stored: str) -> str:
-        """Return the MQTT topic of a record of this rule whose key is none."""
+        """Return the MQTT topic of a record of this rule whose key names no MQTT topic of it."""
         if self.settings.name:
             return self.settings.name
         if not {ANY_LEVEL, ANY_REST} & set(self.levels):
@@ -145,7 +145,7 @@ def _check(rule: MqttMapRule) -> None:
         )
     if len(literal) > NAME_SIZE_MAX or literal in {".", ".."}:
         raise SettingsError(
-            f"mqtt.map: topic {rule.topic!r} is no name of at most {NAME_SIZE_MAX} characters"
+            f"mqtt.map: topic {rule.topic!r} cannot be used; names have 1 to {NAME_SIZE_MAX} characters"
         )
     if rule.topic.startswith(INTERNAL_PREFIX):
         raise SettingsError(
