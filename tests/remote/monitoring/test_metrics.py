@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
@@ -14,9 +15,23 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.cimpl import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
+from tests.brokers.mqtt.raw_client import RawClient
+from tests.brokers.mqtt.serving import port_of
 from tests.kafka_clients import AdminClient, Consumer, Producer
 
 import penstock
+from penstock.brokers.mqtt.wire.packets import (
+    MQTT_5,
+    Ack,
+    Connect,
+    Properties,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+)
+from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
 from penstock.meta.state.model import TieringPolicy
 from penstock.remote.monitoring.metrics_document import as_markdown
 from penstock.remote.server.node_server import Server
@@ -32,6 +47,7 @@ SETTINGS = merge_settings(
     {
         "server": {"port": 0, "http_port": 0},
         "kafka": {"port": 0},
+        "mqtt": {"port": 0, "websocket": False},
         "broker": {"commit_log_file_size": 1 << 20, "file_reserved_time": 0.0001},
         "tiering": {
             "upload_interval_ms": 50,
@@ -61,6 +77,11 @@ FAULTS: Final = {
     "penstock_clock_offset_seconds",
     "penstock_kafka_connections_refused",
     "penstock_shard_errors",
+    # What only slow clients, limits and lost connections of MQTT clients move.
+    "penstock_mqtt_connections_refused",
+    "penstock_mqtt_messages_dropped",
+    "penstock_mqtt_messages_resent",
+    "penstock_mqtt_slow_subscribers",
     # Moved, and 0 again when all is done; or 0 after a clean start.
     "penstock_segment_dispatch_lag_records",
     "penstock_segment_recovery_records",
@@ -173,6 +194,34 @@ def use_kafka(server: Server) -> list[object]:
     return [admin, producer]
 
 
+@contextmanager
+def use_mqtt(server: Server) -> Iterator[None]:
+    """Have clients that are connected meanwhile."""
+    port = port_of(server)
+    for connect in (Connect(MQTT_5, "refused", will=Will("$SYS/x", b"")), Connect(MQTT_5, "away")):
+        with RawClient(port) as client:
+            connect.clean_start = False
+            connect.properties = Properties(session_expiry_interval=60)
+            client.connect(connect)
+            if connect.will is None:
+                client.send(Subscribe(1, [SubscriptionRequest("mqtt/#", 1)]))
+                client.receive(Suback)
+    with RawClient(port) as client, RawClient(port) as resumed, RawClient(port) as broken:
+        client.connect(Connect(MQTT_5, "stays"))
+        client.send(Publish("$SYS/x", b"", 1, packet_id=1))
+        client.receive(Ack)
+        for _ in range(2):
+            client.send(Publish("mqtt/topic", b"v", 2, retain=True, packet_id=2))
+            client.receive(Ack)
+        # Messages that wait are read from the log.
+        resumed.connect(Connect(MQTT_5, "away", clean_start=False))
+        resumed.receive(Publish)
+        broken.connect(Connect(MQTT_5, "broken"))
+        broken.send_bytes(b"\xf0\0")
+        broken.expect_end(ReasonCode.PROTOCOL_ERROR)
+        yield
+
+
 @pytest.mark.timeout(200)
 def test_a_node_in_use_moves_every_metric_it_exports_and_the_page_names_them(
     server: Server,
@@ -180,7 +229,8 @@ def test_a_node_in_use_moves_every_metric_it_exports_and_the_page_names_them(
     use_python(server)
     clients = use_kafka(server)
     server.node.scrubber.run_once()
-    text = read_exposition(server)
+    with use_mqtt(server):
+        text = read_exposition(server)
     found = parse(text)
     assert clients, "connected until here"
     page = as_markdown(text)
@@ -201,6 +251,7 @@ def test_a_node_in_use_moves_every_metric_it_exports_and_the_page_names_them(
         "penstock_kafka_connections_opened",
         "penstock_kafka_received_bytes",
         "penstock_kafka_sent_bytes",
+        "penstock_mqtt_messages_sent",
         "process_resident_memory_bytes",
         "process_open_fds",
         "penstock_segment_appended_bytes",

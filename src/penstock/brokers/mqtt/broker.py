@@ -119,7 +119,9 @@ class MqttBroker:
         """The groups of shared subscriptions; set before the start."""
         self.mapping.on_created.append(self.session_service.topic_created)
         self.cluster: Final = None if peers is None else MqttCluster(self, peers)
+        self.metrics.delivery = self.delivery.counts
         self.metrics.connections = lambda: len(self.clients)
+        self.metrics.sessions = lambda: (len(self.sessions), len(self.delivery.tree))
         self.metrics.retained = lambda: (len(self.retained.index), self.retained.index.size)
 
     # Start and end

@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from penstock.brokers.mqtt.deliver.metrics import DeliveryCounts
 from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
-
-Source = Callable[[], Iterator[Metric]]
+from penstock.brokers.network import NetworkCounters
 
 
 class MqttMetrics(Collector):
@@ -28,8 +28,10 @@ class MqttMetrics(Collector):
         self.connections: Callable[[], int] = lambda: 0
         self.retained: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Topics and bytes."""
-        self.sources: Final[list[Source]] = []
-        """Further metrics, of other parts of the front end."""
+        self.sessions: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Sessions and subscriptions."""
+        self.network = NetworkCounters()
+        self.delivery = DeliveryCounts()
         self._refused: Final[Counter[int]] = Counter()
         self._refused_connects: Final[Counter[int]] = Counter()
         self._disconnects: Final[Counter[int]] = Counter()
@@ -52,14 +54,42 @@ class MqttMetrics(Collector):
     # Showing
 
     def collect(self) -> Iterator[Metric]:
+        yield from self._gauges()
+        yield from self._counters()
+        for name, meaning, label, counts in (
+            ("publishes_refused", "publishes that were not stored", "reason", self._refused),
+            ("connects_refused", "clients that were refused", "reason", self._refused_connects),
+            ("disconnects", "connections that the server ended", "reason", self._disconnects),
+        ):
+            family = CounterMetricFamily(f"penstock_mqtt_{name}", meaning, labels=[label])
+            for code, count in sorted(dict(counts).items()):
+                family.add_metric([_name_of(code)], count)
+            yield family
+        yield from self._deliveries(self.delivery)
+
+    def _gauges(self) -> Iterator[Metric]:
         topics, size = self.retained()
+        sessions, subscriptions = self.sessions()
         for name, meaning, value in (
             ("connections", "clients that are connected", self.connections()),
+            ("sessions", "sessions of connected and other clients", sessions),
+            ("subscriptions", "subscriptions of all sessions", subscriptions),
             ("retained_topics", "topics with a retained message", topics),
             ("retained_bytes", "bytes of retained messages in memory", size),
         ):
             yield GaugeMetricFamily(f"penstock_mqtt_{name}", meaning, value=value)
+
+    def _counters(self) -> Iterator[Metric]:
+        network = self.network
         for name, meaning, value in (
+            ("connections_opened", "connections taken", network.connections_opened),
+            (
+                "connections_refused",
+                "connections beyond a limit, or from refused addresses",
+                network.connections_refused,
+            ),
+            ("received_bytes", "bytes from MQTT clients", network.received_bytes),
+            ("sent_bytes", "bytes to MQTT clients", network.sent_bytes),
             ("connects", "clients that were accepted", self.connects),
             ("publishes_received", "publishes that were accepted", self.publishes_received),
             (
@@ -74,17 +104,38 @@ class MqttMetrics(Collector):
             ),
         ):
             yield CounterMetricFamily(f"penstock_mqtt_{name}", meaning, value=value)
-        for name, meaning, counts in (
-            ("publishes_refused", "publishes that were not stored", self._refused),
-            ("connects_refused", "clients that were refused", self._refused_connects),
-            ("disconnects", "connections that the server ended", self._disconnects),
+
+    def _deliveries(self, counts: DeliveryCounts) -> Iterator[Metric]:
+        sent = CounterMetricFamily(
+            "penstock_mqtt_messages_sent", "messages sent to subscribers", labels=["qos"]
+        )
+        for qos, count in enumerate((counts.sent_qos0, counts.sent_qos1, counts.sent_qos2)):
+            sent.add_metric([str(qos)], count)
+        yield sent
+        dropped = CounterMetricFamily(
+            "penstock_mqtt_messages_dropped",
+            "messages that a subscriber did not get: too slow for QoS 0, larger than its limit, "
+            "expired, or deleted",
+            labels=["reason"],
+        )
+        for reason, count in (
+            ("slow", counts.dropped_slow),
+            ("large", counts.dropped_large),
+            ("expired", counts.dropped_expired),
+            ("deleted", counts.dropped_gone + counts.offsets_skipped),
         ):
-            family = CounterMetricFamily(f"penstock_mqtt_{name}", meaning, labels=["reason"])
-            for code, count in sorted(dict(counts).items()):
-                family.add_metric([_name_of(code)], count)
-            yield family
-        for source in self.sources:
-            yield from source()
+            dropped.add_metric([reason], count)
+        yield dropped
+        for name, meaning, value in (
+            ("messages_resent", "messages sent again after a reconnect", counts.resent),
+            (
+                "slow_subscribers",
+                "how often a subscriber began to read from the log, because it could not keep up",
+                counts.fell_behind,
+            ),
+            ("pages_read", "reads from the log for subscribers", counts.pages_read),
+        ):
+            yield CounterMetricFamily(f"penstock_mqtt_{name}", meaning, value=value)
 
 
 def _name_of(code: int) -> str:

@@ -62,6 +62,7 @@ class MqttServer:
             listeners,
             self._make_protocol,
             _limits(settings),
+            counters=self.broker.metrics.network,
             on_start=self._start,
             on_stop=self._stop,
         )
