@@ -141,6 +141,7 @@ class Inbound:
             or self._appends
             or self.waiting_size
             or hooks.rewriter.is_active
+            or self.outstanding >= self._path.settings.receive_maximum
             or not fast.is_ready()
         ):
             return 0, True
@@ -165,6 +166,8 @@ class Inbound:
             self._publisher.send(fed.replies)
         for packet_id in fed.acknowledged:
             session.acknowledged(packet_id, PacketType.PUBACK)
+        if self.outstanding > self._path.settings.receive_maximum:
+            self._refuse_excess()
         return fed.consumed, fed.is_left
 
     def accept(self, publish: Publish) -> MappedTopic | None:
@@ -211,6 +214,11 @@ class Inbound:
         settings = self._path.settings
         if self.outstanding < settings.receive_maximum or publish.packet_id in self._qos2_here:
             return
+        self._refuse_excess()
+
+    def _refuse_excess(self) -> None:
+        """Raise `ProtocolError` for a client that sends more than the receive maximum."""
+        settings = self._path.settings
         if settings.receive_maximum_strict and self._publisher.version == MQTT_5:
             raise ProtocolError(
                 ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
