@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from penstock.brokers.kafka.connection import Connection, key_of
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.metrics import KafkaMetrics, codes_in
-from penstock.brokers.kafka.network.connection import Connection, key_of
 from penstock.brokers.kafka.registry import API_VERSIONS, Api, ApiRegistry
 from penstock.brokers.kafka.wire.cursor import Cursor, MalformedRequestError
 from penstock.brokers.kafka.wire.fields import Fields, Response

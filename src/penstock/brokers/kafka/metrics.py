@@ -22,6 +22,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from penstock.brokers.network import NetworkCounters
+
 BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 UNKNOWN: Final = "unknown"
 UNKNOWN_KEY: Final = -1
@@ -79,10 +81,7 @@ class _Latency:
 
 class KafkaMetrics(Collector):
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        self.connections_opened = 0
-        self.connections_refused = 0
+        self.network: Final = NetworkCounters()
         self.follower_reads = 0
         self.connection_count: Callable[[], int] = lambda: 0
         self._latencies: Final[dict[int, _Latency]] = {}
@@ -149,15 +148,19 @@ class KafkaMetrics(Collector):
             value=self.connection_count(),
         )
         for name, meaning, value in (
-            ("connections_opened", "connections taken", self.connections_opened),
-            ("connections_refused", "connections beyond the limit", self.connections_refused),
+            ("connections_opened", "connections taken", self.network.connections_opened),
+            (
+                "connections_refused",
+                "connections beyond the limit",
+                self.network.connections_refused,
+            ),
             (
                 "follower_reads",
                 "reads of partitions that this node follows, with records",
                 self.follower_reads,
             ),
-            ("received_bytes", "bytes from Kafka clients", self.received_bytes),
-            ("sent_bytes", "bytes to Kafka clients", self.sent_bytes),
+            ("received_bytes", "bytes from Kafka clients", self.network.received_bytes),
+            ("sent_bytes", "bytes to Kafka clients", self.network.sent_bytes),
         ):
             yield CounterMetricFamily(f"penstock_kafka_{name}", meaning, value=value)
 

@@ -104,7 +104,7 @@ def _listeners(settings: MqttSettings, host: str) -> list[ListenerSettings]:
             port=settings.port,
             clients="MQTT",
             expects_proxy_header=settings.proxy_protocol,
-            settings_names="mqtt.host and mqtt.port",
+            settings_names="another address with mqtt.host and mqtt.port",
         )
     ]
     if settings.websocket:
@@ -115,7 +115,7 @@ def _listeners(settings: MqttSettings, host: str) -> list[ListenerSettings]:
                 clients="MQTT",
                 transport="websocket",
                 expects_proxy_header=settings.proxy_protocol,
-                settings_names="mqtt.host and mqtt.websocket_port",
+                settings_names="another address with mqtt.host and mqtt.websocket_port",
             )
         )
     return listeners

@@ -122,6 +122,7 @@ class Connection:
         "expected",
         "id",
         "is_busy",
+        "is_prompt",
         "last_active",
         "last_received",
         "peer",
@@ -152,6 +153,9 @@ class Connection:
         consume; 0: unknown."""
         self.is_busy = False
         """Set by the protocol: the client waits for this node, and is therefore not idle."""
+        self.is_prompt = False
+        """Set by the protocol: what it sends in `received` leaves when that returns, and not at the
+        end of the turn."""
         self.silence_max_s = 0.0
         """After how much silence `TimedProtocol.timed_out` is called; 0: never."""
         self.unsent = 0
@@ -247,13 +251,13 @@ class Connection:
                 self._context.loop.call_soon(self._readable)
 
     def _readable(self) -> None:
-        context = self._context
-        if self._state == _CLOSED:
+        if self._state != _OPEN:
+            self._discard()
             return
+        buffer, context = self._in, self._context
         for _ in range(READS_PER_TURN):
-            draining = self._state == _DRAINING
-            room = context.shared if draining else self._in.room()
-            if not room or not (draining or self.accepts_input):
+            room = buffer.room()
+            if not room or self._is_paused or self._is_congested:
                 self._stop_reading()
                 return
             try:
@@ -267,25 +271,44 @@ class Connection:
                 self.close(ENDED_BY_CLIENT)
                 return
             context.counters.received_bytes += size
-            if not draining:
-                self._in.received(size)
-                self.last_received = self.last_active = context.loop.time()
-                self.process()
+            buffer.end += size
+            self.last_received = self.last_active = context.loop.time()
+            self.process()
             if not self._is_reading or (size < len(room) and not self._has_hung_up):
                 return
         if self._has_hung_up:
             context.loop.call_soon(self._readable)
 
+    def _discard(self) -> None:
+        """Read what a client sends to a connection that has ended its side."""
+        if self._state != _DRAINING:
+            return
+        try:
+            size = self._channel.recv_into(self._context.shared)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            size = 0
+        self._context.counters.received_bytes += size
+        if size == 0:
+            self.close(ENDED_BY_CLIENT)
+
     def process(self) -> None:
         """Pass the bytes that wait to the protocol, as far as the bounds allow."""
-        if self._is_processing or not self.accepts_input:
+        if self._is_processing or self._state or self._is_paused or self._is_congested:
             return
-        buffer, stage = self._in, self._stage
-        if not buffer.waiting and (stage is None or not stage.holds):
+        stage = self._stage
+        if not self._in.waiting and (stage is None or not stage.holds):
             return
         self._is_processing = True
         try:
-            consumed = self._pass_on()
+            protocol = self.protocol
+            assert protocol is not None, "a connection that reads has a protocol"
+            self.expected = 0
+            consumed = protocol.received(self._in.view())
+            self._in.start += consumed
+            if protocol is not self.protocol and self._state == _OPEN:
+                consumed += self._pass_to_next()
         except UNFORESEEN as error:
             _log.error(f"{self._context.name}_connection_failed", cause=error, peer=str(self.peer))
             self.close("an internal error")
@@ -294,23 +317,38 @@ class Connection:
             self._is_processing = False
         if self._state == _OPEN:
             self._finish_turn(consumed)
+        if self._pending is not None:
+            if self.is_prompt:
+                self.flush()
+            else:
+                self._context.flush_later(self)
 
-    def _pass_on(self) -> int:
-        """Return how many bytes were consumed, by the protocol and those it replaced."""
-        total = 0
-        while True:
+    def _pass_to_next(self) -> int:
+        """Pass what is left to the protocol that has replaced another one; return how many bytes
+        were consumed."""
+        total, protocol = 0, None
+        while protocol is not self.protocol and self.accepts_input and self._in.waiting:
             protocol = self.protocol
-            assert protocol is not None, "a connection that reads has a protocol"
+            assert protocol is not None, "an open connection has a protocol"
             self.expected = 0
             consumed = protocol.received(self._in.view())
+            self._in.start += consumed
             total += consumed
-            if self._state != _OPEN:
-                return total
-            self._in.consume(consumed)
-            if protocol is self.protocol or not self.accepts_input or not self._in.waiting:
-                return total
+        return total
 
     def _finish_turn(self, consumed: int) -> None:
+        """Make room for more, and record whether a message is incomplete."""
+        buffer = self._in
+        if buffer.start == buffer.end and self._stage is None:
+            self._partial_since = None
+            buffer.compact()
+        elif not self._keep_rest(consumed):
+            return
+        if not self._is_reading and not self._is_paused and buffer.room():
+            self.start_reading()
+
+    def _keep_rest(self, consumed: int) -> bool:
+        """Keep what was not consumed; return False if the message is too large."""
         stage, buffer = self._stage, self._in
         waits = buffer.waiting > 0 or (stage is not None and stage.holds)
         if stage.claim_progress() if stage is not None else consumed:
@@ -320,13 +358,13 @@ class Connection:
         elif self._partial_since is None:
             self._partial_since = self.last_received
         idle = self.accepts_input and not self.is_busy
-        if idle and not self.expected and buffer.waiting > self._context.limits.message_size_max:
+        most = self._context.limits.message_size_max
+        if idle and not self.expected and buffer.waiting > most:
             self._context.counters.closed_by_server["message too large"] += 1
-            self.close(f"a message above {self._context.limits.message_size_max} bytes")
-            return
+            self.close(f"a message above {most} bytes")
+            return False
         buffer.compact(self.expected if idle or self.expected else buffer.waiting)
-        if not self._is_reading and not self._is_paused and buffer.room():
-            self.start_reading()
+        return True
 
     # Sending
 
@@ -340,9 +378,22 @@ class Connection:
         self.unsent += len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if self._pending is None:
             self._pending = list(parts)
-            self._context.flush_later(self)
+            if not self._is_processing:
+                self._context.flush_later(self)
         else:
             self._pending.extend(parts)
+
+    def respond(self, parts: Sequence[Part]) -> None:
+        """Send now, and process what waited for it."""
+        if self._state != _OPEN:
+            return
+        was_processing, self._is_processing = self._is_processing, True
+        self.send_parts(parts)
+        self._is_processing = was_processing
+        if was_processing:
+            return
+        self.process()
+        self.flush()
 
     def send_unframed(self, part: Part) -> None:
         """Queue bytes of a stage itself, after what the protocol has sent."""
@@ -361,40 +412,37 @@ class Connection:
 
     def flush(self) -> None:
         """Send what is queued; the context calls it at the end of a turn."""
-        pending = self._pending
+        pending, out = self._pending, self._out
         if pending is not None and self._state != _CLOSED:
-            self._add_header()
+            if self._stage is not None:
+                self._add_header()
             self._pending, self._framed = None, 0
-            if self._out is None:
-                self._out = SendQueue(self._channel)
-            before = self._out.size
-            self._out.push(pending)
-            added = self._out.size - before
+            if out is None:
+                out = self._out = SendQueue(self._channel)
+            before = out.size
+            out.push(pending)
+            added = out.size - before
             self._context.counters.sent_bytes += added
             if self._is_writing:
                 self._context.unsent_total += added
-            elif self._out.size and not self._send_first():
-                return
-        self._check_bounds()
+            elif added:
+                try:
+                    is_done = out.flush()
+                except OSError as error:
+                    self.close(f"sending failed: {error.strerror}")
+                    return
+                self.unsent = out.size
+                if not is_done:
+                    self._wait_to_write(out)
+        if self._state or (out is not None and out.size):
+            self._check_bounds()
 
-    def _send_first(self) -> bool:
-        """Send from a queue that was empty; return whether the connection is alive."""
-        out = self._out
-        assert out is not None, "a queue was filled"
-        try:
-            is_done = out.flush()
-        except OSError as error:
-            self.close(f"sending failed: {error.strerror}")
-            return False
-        self.unsent = out.size
-        if is_done:
-            self.last_active = self._context.loop.time()
-        else:
-            self._is_writing = True
-            self._context.unsent_total += out.size
-            self._owed, self._owed_since = out.size, self._context.loop.time()
-            self._context.loop.add_writer(self.descriptor, self._writable)
-        return True
+    def _wait_to_write(self, out: SendQueue) -> None:
+        """Send the rest when the socket accepts it."""
+        self._is_writing = True
+        self._context.unsent_total += out.size
+        self._owed, self._owed_since = out.size, self._context.loop.time()
+        self._context.loop.add_writer(self.descriptor, self._writable)
 
     def _check_bounds(self) -> None:
         limits, size = self._context.limits, self._out.size if self._out is not None else 0
@@ -492,8 +540,7 @@ class Connection:
         except OSError:
             self.close(self._reason)
             return
-        self._in.consume(self._in.waiting)
-        self._in.release()
+        self._in.drop()
         self.start_reading()
         self._report_end(self._reason)
 

@@ -19,12 +19,15 @@ GROWN_PER_STEP_MAX: Final = 2 << 20
 
 
 class ReceiveBuffer:
-    __slots__ = ("_end", "_shared", "_start", "_view")
+    """`start` and `end` are those of the bytes that wait. Who receives moves `end`, who consumes
+    moves `start`."""
+
+    __slots__ = ("_shared", "_view", "end", "start")
 
     def __init__(self, shared: memoryview) -> None:
         self._shared = shared
         self._view = shared
-        self._start = self._end = 0
+        self.start = self.end = 0
 
     @property
     def is_shared(self) -> bool:
@@ -33,7 +36,7 @@ class ReceiveBuffer:
     @property
     def waiting(self) -> int:
         """Bytes that were received and not consumed."""
-        return self._end - self._start
+        return self.end - self.start
 
     @property
     def size(self) -> int:
@@ -42,17 +45,11 @@ class ReceiveBuffer:
 
     def room(self) -> memoryview:
         """The memory to receive into; empty while the buffer accepts no more."""
-        return self._view[self._end :]
-
-    def received(self, size: int) -> None:
-        self._end += size
+        return self._view[self.end :]
 
     def view(self) -> memoryview:
         """Return the bytes that wait, valid until the next call of `compact`."""
-        return self._view[self._start : self._end]
-
-    def consume(self, size: int) -> None:
-        self._start += size
+        return self._view[self.start : self.end]
 
     def compact(self, expected: int = 0) -> None:
         """Call after every read: returns the shared buffer, enlarges a full one.
@@ -60,34 +57,39 @@ class ReceiveBuffer:
         `expected` is the size of the message whose beginning waits; 0: unknown, the buffer may
         grow to twice what waits.
         """
-        waiting = self._end - self._start
+        waiting = self.end - self.start
         if waiting == 0:
-            self._start = self._end = 0
+            self.start = self.end = 0
             if len(self._view) > GROWN_PER_STEP_MAX:
                 self._view = self._shared
             return
         size = _size_for(expected, waiting)
         if self._view is self._shared:
             self._move_to(max(size, FIRST_SIZE))
-        elif self._end == len(self._view) or (self._start and size > len(self._view)):
+        elif self.end == len(self._view) or (self.start and size > len(self._view)):
             self._move_to(max(size, len(self._view)))
 
     def release(self) -> None:
         """Give a buffer of its own back, when it is empty."""
-        if self._end == self._start:
+        if self.end == self.start:
             self._view = self._shared
-            self._start = self._end = 0
+            self.start = self.end = 0
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self.end = self.start
+        self.release()
 
     def _move_to(self, size: int) -> None:
-        waiting = self._end - self._start
-        rest = self._view[self._start : self._end]
+        waiting = self.end - self.start
+        rest = self._view[self.start : self.end]
         if self._view is not self._shared and size <= len(self._view):
             self._view[:waiting] = bytes(rest)
         else:
             view = memoryview(bytearray(size))
             view[:waiting] = rest
             self._view = view
-        self._start, self._end = 0, waiting
+        self.start, self.end = 0, waiting
 
 
 def _size_for(expected: int, waiting: int) -> int:

@@ -14,6 +14,7 @@ from tests.brokers.kafka.running import running
 from penstock.brokers.kafka import server as serving
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.server import KafkaServer
+from penstock.brokers.network import ListenerSettings, listener
 from penstock.errors import BusyError, SetupError
 
 
@@ -41,17 +42,17 @@ def test_a_server_that_does_not_start_listens_no_more(
     data_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listeners: list[socket.socket] = []
-    listen = serving._listen
+    listen = listener._listen
 
-    def note(host: str, port: int) -> socket.socket:
-        listeners.append(listen(host, port))
+    def note(settings: ListenerSettings) -> socket.socket:
+        listeners.append(listen(settings))
         return listeners[-1]
 
     def fail(_: KafkaBroker) -> None:
         raise BusyError("no majority")
 
     with running(data_path) as started:
-        monkeypatch.setattr(serving, "_listen", note)
+        monkeypatch.setattr(listener, "_listen", note)
         monkeypatch.setattr(serving, "register_all", fail)
         node, settings = started.node, started.broker.all_settings
         broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)

@@ -24,8 +24,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.kafka_clients import AdminClient, Consumer, Producer
 
+from penstock.brokers.kafka.connection import Connection
 from penstock.brokers.kafka.dispatch import Dispatcher
-from penstock.brokers.kafka.network.connection import Connection
 
 WAIT_S = 60.0
 GROWTH_MAX_MB = 32.0

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import BrokerAddress, ClusterView
+from penstock.brokers.kafka.connection import Connection
 from penstock.brokers.kafka.fetch.follower_reads import FollowerReader
 from penstock.brokers.kafka.fetch.partition_reader import Limits, PartitionReader, Stable
 from penstock.brokers.kafka.fetch.replica_selection import ReplicaSelector
@@ -33,7 +34,6 @@ from penstock.brokers.kafka.fetch.response import (
 )
 from penstock.brokers.kafka.fetch.session import FetchSession
 from penstock.brokers.kafka.metadata.partitions import Partition, PartitionTable
-from penstock.brokers.kafka.network.connection import Connection
 from penstock.brokers.kafka.wire.cursor import MalformedRequestError
 
 KEY: Final = 1

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from penstock.brokers.kafka.cluster_view import BrokerAddress
 from penstock.brokers.kafka.fetch.request import FIRST_BY_ID, FIRST_FLEXIBLE, FIRST_WITH_RACKS
-from penstock.brokers.kafka.network.send_queue import Part
 from penstock.brokers.kafka.transactions.interface import AbortedTransaction
 from penstock.brokers.kafka.wire.schema import write_varint
+from penstock.brokers.network import Part
 
 _HEAD: Final = Struct(">ii")
 _INT32: Final = Struct(">i").pack

@@ -16,9 +16,9 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import BrokerAddress, ClusterView
+from penstock.brokers.kafka.connection import Connection
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.metadata.partitions import Partition, PartitionTable
-from penstock.brokers.kafka.network.connection import Connection
 from penstock.brokers.kafka.produce.decompression import (
     QUICK_SIZE_MAX,
     QUICK_SIZE_MIN,
