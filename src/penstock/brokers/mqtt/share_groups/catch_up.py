@@ -1,5 +1,5 @@
-"""What a group gives to its members besides live messages: released ones, then those of shards in
-which it is behind. Each stops where no member has room, or the log must be read first."""
+"""What a group gives to its members besides live messages: released ones, then those that it reads
+from the log. Each stops where no member has room, or a page must be read first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pump(group: ShareGroup) -> None:
     turn = Turn(group, context.now_ms(), MESSAGES_PER_PUMP)
     for tail, queue in list(group.queues.items()):
         if tail.is_gone:
-            _forget(group, tail, queue)
+            _drop_shard(group, tail, queue)
         elif _give_released(group, turn, tail, queue) and queue.is_behind:
             _catch_up(group, turn, tail, queue)
         if queue.is_idle:
@@ -33,7 +33,7 @@ def pump(group: ShareGroup) -> None:
         context.request_pump(group)
 
 
-def _forget(group: ShareGroup, tail: ShardTail, queue: ShareQueue) -> None:
+def _drop_shard(group: ShareGroup, tail: ShardTail, queue: ShareQueue) -> None:
     """The topic of a shard was deleted."""
     while queue.released:
         queue.drop_released()

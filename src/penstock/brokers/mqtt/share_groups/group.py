@@ -1,8 +1,8 @@
 """`ShareGroup`: the subscriber that gives each message to one member.
 
-In each shard it is live (gets runs as `Delivery` hands them over) or behind (a cursor from which
-`pump` reads the log), as a session is. Messages with QoS 0 go to connected members live, or are
-dropped.
+In each shard it is live (gets runs as `Delivery` hands them over), or it fell behind: then it has a
+cursor, from which `pump` reads the log, as sessions do. Messages with QoS 0 go to connected members
+live, or are dropped.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class ShareGroup:
             self.is_dirty = True
             self.position_changed(self)
 
-    # Behind: see `Delivery`
+    # Reading the log: see `Delivery`
 
     def pump(self) -> None:
         """Give what waits to members that have room."""

@@ -36,7 +36,7 @@ class ShareQueue:
     def __init__(self) -> None:
         self.is_behind = False
         self.next = 0
-        """Behind: the first offset that was not looked at."""
+        """Not live: the first offset that was not looked at."""
         self.in_flight: Final[dict[int, int]] = {}
         """Owners by offset."""
         self.released: Final[list[int]] = []

@@ -41,7 +41,7 @@ class RoundRobin:
         return index
 
     def used(self, index: int) -> None:
-        """The turn is the same whoever had room."""
+        """The turn is the same, even if another member had room."""
 
 
 class Sticky:
