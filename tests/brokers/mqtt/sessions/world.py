@@ -135,7 +135,7 @@ class World:
             row_options=ROW_OPTIONS,
         )
 
-    async def start(self) -> None:
+    async def start(self, *, waits: bool = True) -> None:
         delivery = self.service.delivery
         self.shared = ShareGroups(delivery, delivery.tree, self.settings.share_strategy)
         await self.service.start(
@@ -143,7 +143,7 @@ class World:
         )
         await self.quiet()
 
-    async def crash(self) -> None:
+    async def crash(self, *, waits: bool = True) -> None:
         """End the node without a word, and start it again."""
         service = self.service
         for client in self.clients:
@@ -156,7 +156,7 @@ class World:
         service.store._out.clear()
         await asyncio.sleep(0)
         self.service = self._service()
-        await self.start()
+        await self.start(waits=waits)
 
     def _is_busy(self) -> bool:
         delivery, writer = self.service.delivery, self.service.store.writer
@@ -170,7 +170,7 @@ class World:
         )
 
     async def quiet(self) -> None:
-        """Wait until nothing is left to do."""
+        """Wait until nothing is left to do but for what waits for a timer."""
         for _ in range(100_000):
             await asyncio.sleep(0)
             if self._is_busy():
@@ -180,6 +180,12 @@ class World:
                 if not self._is_busy():
                     return
         raise AssertionError("the sessions do not become quiet")
+
+    async def crash_while_busy(self) -> None:
+        """End the node after a few turns of the loop, while it has work."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await self.crash(waits=False)
 
     async def connect(
         self,
