@@ -100,7 +100,7 @@ async def killed_at(killer: Killer, writes: int, *, is_after: bool) -> bool:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda *_: None)
     running = loop.create_task(history(world, client, steps))
-    while not (running.done() or killer.is_dead):
+    while not (running.done() or killer.is_dead):  # noqa: ASYNC110 - set by another thread
         await asyncio.sleep(0.001)
     is_killed = killer.is_dead
     if not is_killed:

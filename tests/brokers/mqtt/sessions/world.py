@@ -141,7 +141,8 @@ class World:
         await self.service.start(
             publisher=self, retained=self.retained, shared=self.shared, has_timers=False
         )
-        await self.quiet()
+        if waits:
+            await self.quiet()
 
     async def crash(self, *, waits: bool = True) -> None:
         """End the node without a word, and start it again."""

@@ -10,7 +10,7 @@ from penstock.brokers.mqtt.sessions.session import Session, WillRecord
 from penstock.errors import StoreError
 from penstock.platform.log import get_logger
 
-ATTEMPTS: Final = 10
+ATTEMPTS: Final = 600
 PAUSE_S: Final = 1.0
 
 _log: Final = get_logger(__name__)
