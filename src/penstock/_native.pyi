@@ -459,7 +459,7 @@ class MqttEncodedRun:
     def stamped(self, start: int, stop: int, sequence: int) -> bytes: ...
 
 class MqttGrants:
-    """What the publishes of one client may do, for `MqttIntake.feed`."""
+    """What the publishes of one client may do, for `MqttIntake.receive`."""
 
     def __init__(self) -> None: ...
     def clear(self) -> None: ...
@@ -522,25 +522,34 @@ class MqttIntake:
     def grant(self, grants: MqttGrants, topic: str, qos: int) -> None:
         """Allow the publishes of a client to a topic that was admitted."""
 
-    def feed(
+    def receive(
         self,
         view: Buffer,
         version: int,
         grants: MqttGrants | None,
-        received: Mapping[int, object] | None,
+        received: Mapping[int, object],
+        qos2_max: int,
         session: int,
         is_stamped: bool,
         has_receipts: bool,
         now_ms: int,
         leaves_acks: bool,
-    ) -> tuple[int, bool, bytes, list[MqttReceivedRun], list[tuple[int, int, int]], list[int], int]:
+    ) -> tuple[
+        int,
+        bool,
+        bytes,
+        list[MqttReceivedRun],
+        list[tuple[int, int, int]],
+        list[tuple[int, list[int]]],
+        int,
+    ]:
         """Store the publishes at the beginning of a buffer, as far as nothing else is needed.
 
         `grants` None: the client may do everything. `received` has the QoS 2 packet ids of the
-        client that are not released; None: QoS 2 ends the call. With `leaves_acks` the caller asks
-        the runs for acknowledgements. Return the consumed bytes, whether the next packet has to be
-        decoded, replies, runs in order of receipt, (shard, first offset, count) of each group, the
-        packet ids of PUBACK, and the bytes of topics and payloads."""
+        client that are not released; at most `qos2_max` are added. With `leaves_acks` the caller
+        asks the runs for acknowledgements. Return the consumed bytes, whether the next packet has
+        to be decoded, replies, runs in order of receipt, (shard, first offset, count) of each
+        group, (type, packet ids) of acknowledgements, and the bytes of topics and payloads."""
 
 class MqttSubscriptionTree:
     """`penstock.brokers.mqtt.subscriptions.interface.Tree`."""

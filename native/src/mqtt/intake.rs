@@ -87,7 +87,7 @@ struct Parsed<'a> {
     /// By publish.
     topics: Vec<Arc<Topic>>,
     replies: Vec<u8>,
-    acks: Vec<u16>,
+    acks: Vec<Acks>,
     size: usize,
     consumed: usize,
     is_left: bool,
@@ -98,15 +98,20 @@ struct Client<'a, 'py> {
     version: u8,
     grants: Option<PyRef<'py, Grants>>,
     /// QoS 2 packet ids that are not released.
-    received: Option<&'a Bound<'py, PyDict>>,
+    received: &'a Bound<'py, PyDict>,
+    /// How many more there may be.
+    qos2_max: usize,
+    has_receipts: bool,
     leaves_acks: bool,
 }
 
+/// The type of acknowledgements that follow each other, and their packet ids.
+type Acks = (u8, Vec<u16>);
 /// Shard, first offset, count of messages.
 type Stored = (usize, i64, usize);
-/// Consumed bytes; whether the next packet is for Python; replies; runs; groups; packet ids of
-/// PUBACK; bytes of topics and payloads.
-type Fed<'py> = (usize, bool, Bound<'py, PyBytes>, Vec<ReceivedRun>, Vec<Stored>, Vec<u16>, usize);
+/// Consumed bytes; whether the next packet is for Python; replies; runs; groups; acknowledgements of
+/// the client; bytes of topics and payloads.
+type Fed<'py> = (usize, bool, Bound<'py, PyBytes>, Vec<ReceivedRun>, Vec<Stored>, Vec<Acks>, usize);
 
 #[pymethods]
 impl Intake {
@@ -168,20 +173,27 @@ impl Intake {
         }
     }
 
+    /// Nothing is stored: for callers that know no `receive`.
+    #[pyo3(signature = (*_arguments))]
+    fn feed<'py>(&self, py: Python<'py>, _arguments: &Bound<'py, PyAny>) -> Fed<'py> {
+        (0, true, PyBytes::new(py, &[]), vec![], vec![], vec![], 0)
+    }
+
     /// Store the publishes at the beginning of a buffer, as far as nothing else is needed.
-    /// `received` has the QoS 2 packet ids of the client that are not released; None: QoS 2 ends
-    /// the call. With `leaves_acks` the runs make the acknowledgements, because they need reasons.
+    /// `received` has the QoS 2 packet ids of the client that are not released. With `leaves_acks` the
+    /// runs make the acknowledgements, because they need reasons.
     #[pyo3(signature = (
-        view, version, grants, received, session, is_stamped, has_receipts, now_ms, leaves_acks
+        view, version, grants, received, qos2_max, session, is_stamped, has_receipts, now_ms, leaves_acks
     ))]
     #[allow(clippy::too_many_arguments)]
-    fn feed<'py>(
+    fn receive<'py>(
         &self,
         py: Python<'py>,
         view: &Bound<'py, PyAny>,
         version: u8,
         grants: Option<PyRef<'py, Grants>>,
-        received: Option<&Bound<'py, PyDict>>,
+        received: &Bound<'py, PyDict>,
+        qos2_max: usize,
         session: u64,
         is_stamped: bool,
         has_receipts: bool,
@@ -190,7 +202,7 @@ impl Intake {
     ) -> PyResult<Fed<'py>> {
         let view = View::readable(view)?;
         let data = view.bytes();
-        let client = Client { version, grants, received, leaves_acks };
+        let client = Client { version, grants, received, qos2_max, has_receipts, leaves_acks };
         let parsed = self.parse(data, &client)?;
         let nothing = |py| (0, true, PyBytes::new(py, &[]), vec![], vec![], vec![], 0);
         let publisher = Publisher { session, is_stamped, has_receipts };
@@ -231,16 +243,18 @@ impl Intake {
                     if !self.admits(&publish, &topic, client)? {
                         break true;
                     }
-                    if publish.qos == 2 && !qos2.insert(publish.packet_id) {
+                    let is_full = publish.qos == 2 && qos2.len() >= client.qos2_max;
+                    if is_full || publish.qos == 2 && !qos2.insert(publish.packet_id) {
                         break true;
                     }
                     known = publish.topic;
                     parsed.add(publish, topic, client.leaves_acks);
                 }
-                frame::PUBACK if first == frame::PUBACK << 4 && body.len() == 2 => {
-                    match u16::from_be_bytes([body[0], body[1]]) {
-                        0 => break true,
-                        id => parsed.acks.push(id),
+                kind @ frame::PUBACK..=frame::PUBCOMP => {
+                    let flags = if kind == frame::PUBREL { 2 } else { 0 };
+                    let is_left = kind == frame::PUBREL && client.has_receipts;
+                    if is_left || first & 0x0F != flags || !parsed.add_ack(kind, body) {
+                        break true;
                     }
                 }
                 frame::PINGREQ if first == frame::PINGREQ << 4 && body.is_empty() => {
@@ -270,10 +284,7 @@ impl Intake {
         if publish.qos < 2 {
             return Ok(true);
         }
-        match client.received {
-            Some(received) => Ok(!received.contains(publish.packet_id)?),
-            None => Ok(false),
-        }
+        Ok(!client.received.contains(publish.packet_id)?)
     }
 
     /// Append the records, and return what was stored. `None`: nothing was.
@@ -336,6 +347,20 @@ impl<'a> Parsed<'a> {
         self.size += publish.payload.len() + publish.topic.len();
         self.publishes.push(publish);
         self.topics.push(topic);
+    }
+
+    /// Add an acknowledgement that reports success; false: it is for Python.
+    fn add_ack(&mut self, kind: u8, body: &[u8]) -> bool {
+        let Ok(&id) = <&[u8; 2]>::try_from(body) else {
+            return false;
+        };
+        let id = u16::from_be_bytes(id);
+        match self.acks.last_mut() {
+            _ if id == 0 => return false,
+            Some((last, ids)) if *last == kind => ids.push(id),
+            _ => self.acks.push((kind, vec![id])),
+        }
+        true
     }
 
     /// The runs of consecutive publishes with the same topic and QoS.

@@ -478,7 +478,7 @@ mod tests {
     fn a_match_ends_at_the_limit_of_steps() {
         let mut tree = Tree::new(20);
         for bits in 0..64u32 {
-            let level = |bit| if bits >> bit & 1 == 1 { "+" } else { "a" };
+            let level = |bit: u32| if (bits >> bit) & 1 == 1 { "+" } else { "a" };
             let filter: Vec<&str> = (0..6).map(level).collect();
             add(&mut tree, i64::from(bits), &filter.join("/"));
         }

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from tests.brokers.mqtt.raw_client import RawClient
 from tests.brokers.mqtt.serving import node_settings, port_of, serve
 from tests.brokers.mqtt.wire.strategies import PAYLOADS, properties
 
+from penstock.brokers.mqtt.protocol.hooks import Action, Client
 from penstock.brokers.mqtt.wire.codec import encode
 from penstock.brokers.mqtt.wire.packets import (
     PINGREQ,
@@ -272,3 +274,76 @@ def test_a_broken_packet_after_fed_ones_ends_the_connection(servers: Servers) ->
         assert client.receive(Ack).packet_id == 2
         client.expect_end(0x81)
     assert len(stored(servers.fast, "broken")["broken"]) == 2
+
+
+def test_a_log_that_is_full_is_rolled_between_two_buffers(tmp_path: Path) -> None:
+    chosen = node_settings(broker__commit_log_file_size=8 << 20)
+    payload = b"x" * 20_000
+    with serve(tmp_path / "data", chosen) as server, RawClient(port_of(server), 4) as client:
+        client.connect(client_id="roll")
+        sent = 0
+        for _ in range(40):
+            packets = [Publish("roll", payload, 1, packet_id=n) for n in range(1, 21)]
+            client.send(*packets)
+            sent += len(packets)
+            assert [client.receive(Ack).packet_id for _ in packets] == list(range(1, 21))
+        assert fed_messages(server) > sent // 2
+        assert len(stored(server, "roll")["roll"]) == sent
+
+
+def test_qos_2_is_released_and_a_packet_id_is_used_again(servers: Servers) -> None:
+    for server in servers:
+        with RawClient(port_of(server)) as client:
+            client.connect(client_id="released")
+            for round_ in range(3):
+                for packet_id in (1, 2, 3):
+                    client.send(Publish("released", b"%d" % round_, 2, packet_id=packet_id))
+                answers = [client.receive(Ack) for _ in range(3)]
+                assert [(ack.kind, ack.packet_id) for ack in answers] == [
+                    (PacketType.PUBREC, packet_id) for packet_id in (1, 2, 3)
+                ]
+                client.send(Publish("released", b"again", 2, dup=True, packet_id=2))
+                assert client.receive(Ack).kind == PacketType.PUBREC
+                client.send(*[Ack(PacketType.PUBREL, packet_id) for packet_id in (3, 2, 1)])
+                answers = [client.receive(Ack) for _ in range(3)]
+                assert [(ack.kind, ack.packet_id) for ack in answers] == [
+                    (PacketType.PUBCOMP, packet_id) for packet_id in (3, 2, 1)
+                ]
+        values = [record.value for record in stored(server, "released")["released"]]
+        assert values == [b"0"] * 3 + [b"1"] * 3 + [b"2"] * 3
+
+
+class OneTopic:
+    """An authorizer that allows publishes to one topic."""
+
+    def __init__(self) -> None:
+        self.revision = 10
+        self.topic = "allowed"
+
+    def allows(self, client: Client, action: Action, topic: str, qos: int, retain: bool) -> bool:
+        return action is not Action.PUBLISH or topic == self.topic
+
+
+def test_a_client_may_publish_what_it_was_allowed_and_nothing_else(servers: Servers) -> None:
+    hooks = servers.fast.mqtt.broker.hooks if servers.fast.mqtt else None
+    assert hooks is not None
+    with RawClient(port_of(servers.fast)) as client:
+        client.connect(client_id="rights")
+        client.send(Publish("denied", b"", 1, packet_id=1), Publish("allowed", b"", 1, packet_id=2))
+        assert [client.receive(Ack).reason_code & 0x80 for _ in range(2)] == [0, 0]
+        before = hooks.authorizer
+        hooks.authorizer = rules = OneTopic()
+        try:
+            for _ in range(3):
+                client.send(
+                    Publish("allowed", b"", 1, packet_id=1), Publish("denied", b"", 1, packet_id=2)
+                )
+                codes = [client.receive(Ack).reason_code for _ in range(2)]
+                assert codes[0] < 0x80
+                assert codes[1] == 0x87
+            rules.revision += 1
+            rules.topic = "other"
+            client.send(Publish("allowed", b"", 1, packet_id=1))
+            assert client.receive(Ack).reason_code == 0x87
+        finally:
+            hooks.authorizer = before

@@ -126,7 +126,7 @@ CONNECTS: list[Golden] = [
             will=Will("w", b"", 1, properties=Properties(will_delay_interval=5)),
             properties=Properties(session_expiry_interval=0xFFFFFFFF, receive_maximum=2),
         ),
-        "10 24 0004 4d515454 05 4e 000a 08210002 11ffffffff 000163 05 18 00000005 000177 0000 000170",
+        "10 24 0004 4d515454 05 4e 000a 0821000211ffffffff 000163 051800000005 000177 0000 000170",
     ),
 ]
 

@@ -43,8 +43,8 @@ class Fed(NamedTuple):
     has_qos1: bool
     received: list[int]
     """QoS 2 packet ids."""
-    acknowledged: list[int]
-    """Packet ids of PUBACK."""
+    acknowledged: list[tuple[int, list[int]]]
+    """Acknowledgements of the client: type, packet ids."""
 
 
 class _Shard(NamedTuple):
@@ -148,18 +148,21 @@ class FastPath:
         session: Session,
         *,
         is_stamped: bool,
+        qos2_max: int,
     ) -> Fed:
         """Store and deliver the publishes at the beginning of a buffer, as far as nothing else is
-        needed. `grants` None: the client may publish everything."""
+        needed. `grants` None: the client may publish everything; at most `qos2_max` are of QoS
+        2."""
         intake = self._intake
         assert intake is not None, "the caller has asked whether it is ready"
         path = self._path
         needs_reasons = version == MQTT_5 and path.settings.no_subscribers_reason
-        consumed, is_left, replies, runs, groups, acknowledged, size = intake.feed(
+        consumed, is_left, replies, runs, groups, acknowledged, size = intake.receive(
             view,
             version,
             grants,
             session.received or _NOTHING,
+            max(qos2_max, 0),
             session.number,
             is_stamped,
             session.is_persistent,

@@ -34,6 +34,7 @@ from penstock.record import Record
 if TYPE_CHECKING:
     from penstock._native import MqttGrants
     from penstock.brokers.mqtt.deliver.message import Message
+    from penstock.brokers.mqtt.publish.fast_path import FastPath
     from penstock.brokers.mqtt.sessions.session import Session
 
 ANSWERS_MAX: Final = 1_024
@@ -145,30 +146,55 @@ class Inbound:
             or not fast.is_ready()
         ):
             return 0, True
-        grants: MqttGrants | None = None
-        if not (self._client.is_superuser or isinstance(hooks.authorizer, AllowEverything)):
-            grants = self._grants
-            if hooks.authorizer.revision != self._grants_revision:
-                self._grants_revision = hooks.authorizer.revision
-                grants = self._grants = fast.new_grants()
         session = self._session
-        fed = fast.feed(view, self._publisher.version, grants, session, is_stamped=self.is_stamped)
+        fed = fast.feed(
+            view,
+            self._publisher.version,
+            self._current_grants(fast),
+            session,
+            is_stamped=self.is_stamped,
+            qos2_max=self._path.settings.receive_maximum - self.outstanding,
+        )
         if fed.messages:
             self.messages += fed.messages
             self.size += fed.size
-            for packet_id in fed.received:
-                self._qos2_here.add(packet_id)
-                self.outstanding += 1
+            self.outstanding += len(fed.received)
+            self._qos2_here.update(fed.received)
         if fed.replies:
             if fed.has_qos1 and session.subscriptions:
                 # As in `_send_acks`: the client's own messages come before PUBACK.
                 self._path.delivery.flush()
             self._publisher.send(fed.replies)
-        for packet_id in fed.acknowledged:
-            session.acknowledged(packet_id, PacketType.PUBACK)
-        if self.outstanding > self._path.settings.receive_maximum:
-            self._refuse_excess()
+        if fed.acknowledged:
+            self._pass_acks(fed.acknowledged)
         return fed.consumed, fed.is_left
+
+    def _current_grants(self, fast: FastPath) -> MqttGrants | None:
+        """Return what the client may publish natively; None: everything."""
+        authorizer = self._path.hooks.authorizer
+        if self._client.is_superuser or isinstance(authorizer, AllowEverything):
+            return None
+        if authorizer.revision != self._grants_revision:
+            self._grants_revision = authorizer.revision
+            self._grants = fast.new_grants()
+        return self._grants
+
+    def _pass_acks(self, acknowledged: list[tuple[int, list[int]]]) -> None:
+        """Pass the acknowledgements of the client on, and answer them."""
+        for kind, packet_ids in acknowledged:
+            if kind == PacketType.PUBREL:
+                self._release_all(packet_ids)
+            else:
+                answers = self._session.acknowledged_all(PacketType(kind), packet_ids)
+                if answers:
+                    self._publisher.send(answers)
+
+    def _release_all(self, packet_ids: list[int]) -> None:
+        """The client releases QoS 2 publishes of a session that does not outlive it."""
+        for packet_id in packet_ids:
+            self._session.unmark_received(packet_id)
+            self.released(packet_id)
+        self._publisher.send(encode_acks(PacketType.PUBCOMP, packet_ids))
 
     def accept(self, publish: Publish) -> MappedTopic | None:
         """Take one publish of the client. A topic that is returned must be created first; then the
@@ -473,7 +499,6 @@ class Inbound:
 
     def released(self, packet_id: int) -> None:
         """PUBCOMP of a QoS 2 packet leaves."""
-        self._reused.pop(packet_id, None)
         self._reused.pop(packet_id, None)
         if packet_id in self._qos2_here:
             self._qos2_here.discard(packet_id)

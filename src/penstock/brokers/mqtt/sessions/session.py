@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.brokers.mqtt.deliver.outgoing import Outgoing
 from penstock.brokers.mqtt.deliver.window import ID_BYTES
+from penstock.brokers.mqtt.wire.codec import encode_acks
 from penstock.brokers.mqtt.wire.errors import ProtocolError
 from penstock.brokers.mqtt.wire.packet_types import PacketType
 from penstock.brokers.mqtt.wire.reason_codes import FAILURE, ReasonCode
@@ -138,6 +139,35 @@ class Session(Outgoing):
             return b""
         if self.is_persistent and not self.position_is_dirty:
             self.context.position_changed(self)
+        self._continue()
+        return b""
+
+    def acknowledged_all(self, kind: PacketType, packet_ids: list[int]) -> bytes:
+        """Take many acknowledgements that report success, as `acknowledged` takes each."""
+        window = self.window
+        is_held = kind == PacketType.PUBREC and self.is_persistent
+        if window is None or is_held or self.shares is not None:
+            return b"".join([self.acknowledged(packet_id, kind) for packet_id in packet_ids])
+        in_flight, released = window.in_flight, window.released
+        qos = 1 if kind == PacketType.PUBACK else 2
+        for packet_id in packet_ids:
+            if kind == PacketType.PUBCOMP:
+                if released.pop(packet_id, self) is self:
+                    self._check_unknown(packet_id, kind, in_flight.get(packet_id))
+                continue
+            entry = in_flight.get(packet_id)
+            if entry is None or entry[2] != qos:
+                self._check_unknown(packet_id, kind, entry)
+                continue
+            del in_flight[packet_id]
+            if qos == 2:
+                released[packet_id] = None
+        if window.probe is not None and window.probe[0] not in in_flight:
+            self._end_probe(window)
+        if self.is_persistent and not self.position_is_dirty:
+            self.context.position_changed(self)
+        if kind == PacketType.PUBREC:
+            return encode_acks(PacketType.PUBREL, packet_ids)
         self._continue()
         return b""
 
