@@ -279,7 +279,12 @@ class Inbound:
         self._path.metrics.repeated_qos2 += 1
         if not publish.dup:
             self._check_reuse(publish)
-        if not any(ack.packet_id == publish.packet_id for ack in self._acks.waiting()):
+        unfinished = self._path.unfinished.get((self._session.number, publish.packet_id))
+        if unfinished is not None:
+            ack = PendingAck(PacketType.PUBREC, publish.packet_id)
+            self._acks.add(ack)
+            unfinished.append((self, ack))
+        elif not any(ack.packet_id == publish.packet_id for ack in self._acks.waiting()):
             self._acks.add(PendingAck(PacketType.PUBREC, publish.packet_id, 0))
         if publish.packet_id not in self._qos2_here:
             self._qos2_here.add(publish.packet_id)
@@ -436,7 +441,8 @@ class Inbound:
         """A record was stored; its retained message, if it has one, follows."""
         ack = token.ack if isinstance(token, _Retaining) else token
         if isinstance(ack, PendingAck):
-            if ack.kind is PacketType.PUBREC and append.messages:
+            is_first = ack.kind is PacketType.PUBREC and append.messages
+            if is_first and self._session.is_received(ack.packet_id):
                 self._session.mark_stored(ack.packet_id, append.mapped.shard_name, offset)
             if ack is token:
                 self._complete(ack, 0)
@@ -466,6 +472,15 @@ class Inbound:
         if reason_code >= FAILURE and ack.kind is PacketType.PUBREC:
             self._session.unmark_received(ack.packet_id)
             self._qos2_here.discard(ack.packet_id)
+        if self._path.unfinished and ack.waits_for <= 0:
+            key = (self._session.number, ack.packet_id)
+            for other, repeated in self._path.unfinished.pop(key, ()):
+                other.finish(repeated, ack.reason_code)
+
+    def finish(self, ack: PendingAck, reason_code: int) -> None:
+        """The publish that this one repeats is stored, or was refused."""
+        self._complete(ack, reason_code)
+        self._send_acks()
 
     def _send_acks(self) -> None:
         """Send the acknowledgements that are complete, in order of receipt."""
@@ -505,5 +520,9 @@ class Inbound:
             self.outstanding -= 1
 
     def close(self) -> None:
-        """The connection has ended; what was accepted is stored nevertheless."""
+        """The connection has ended; what was accepted is stored nevertheless. Until it is, the
+        next connection of the session gets no PUBREC for it."""
+        for ack in self._acks.waiting():
+            if ack.kind is PacketType.PUBREC and ack.waits_for > 0:
+                self._path.unfinished[self._session.number, ack.packet_id] = []
         self._acks.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.brokers.mqtt.publish.records import RecordCodec
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from penstock.brokers.mqtt.deliver.message import Message
     from penstock.brokers.mqtt.metrics import MqttMetrics
     from penstock.brokers.mqtt.protocol.hooks import Hooks
+    from penstock.brokers.mqtt.publish.acknowledgements import PendingAck
     from penstock.brokers.mqtt.publish.fast_path import FastPath
+    from penstock.brokers.mqtt.publish.inbound import Inbound
     from penstock.brokers.mqtt.retained.store import RetainedStore
     from penstock.brokers.mqtt.topics.creation import TopicCreator
     from penstock.brokers.mqtt.topics.mapping import TopicMapping
@@ -63,6 +65,11 @@ class PublishPath:
     settings: MqttSettings
     fast: FastPath | None = None
     """None: all publishes go through `Inbound.accept`."""
+    unfinished: dict[tuple[int, int], list[tuple[Inbound, PendingAck]]] = field(
+        default_factory=dict
+    )
+    """By session and packet id: QoS 2 publishes that are being stored and whose connections have
+    ended, with their repetitions on later connections."""
 
 
 def reason_of(error: StoreError) -> int:
