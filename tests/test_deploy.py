@@ -64,4 +64,5 @@ def test_the_image_sets_settings_that_exist_and_exposes_the_default_ports() -> N
     exposed = re.search(r"^EXPOSE (.+)$", CONTAINERFILE, re.MULTILINE)
     assert exposed is not None
     ports = {int(port) for port in exposed[1].split()}
-    assert {SERVE.server.port, SERVE.server.http_port, SERVE.kafka.port} < ports
+    served = {SERVE.server.port, SERVE.server.http_port, SERVE.kafka.port}
+    assert served | {SERVE.mqtt.port, SERVE.mqtt.websocket_port} < ports
