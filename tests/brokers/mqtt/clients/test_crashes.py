@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 from tests.brokers.mqtt.clients.steady_client import LostConnectionError, SteadyClient
 from tests.brokers.mqtt.node_process import NodeProcess
+from tests.brokers.mqtt.raw_client import RawClient
 from tests.brokers.mqtt.serving import PATIENCE_S
+
+from penstock.brokers.mqtt.wire.packets import (
+    MQTT_5,
+    Ack,
+    Connect,
+    Properties,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+)
 
 MESSAGES = 6
 
@@ -105,3 +117,36 @@ def test_messages_arrive_when_the_node_is_killed_again_and_again(
     directory: Path, flush: str
 ) -> None:
     run_rounds(directory, range(150), f"broker.flush_disk_type={flush}")
+
+
+def test_what_was_acknowledged_is_there_after_the_node_is_killed(directory: Path) -> None:
+    with NodeProcess(directory) as node:
+        keeps = Properties(session_expiry_interval=600)
+        with RawClient(node.port) as client:
+            client.connect(Connect(MQTT_5, "away", clean_start=False, properties=keeps))
+            client.send(Subscribe(1, [SubscriptionRequest("kept/#", 1)]))
+            client.receive(Suback)
+        with RawClient(node.port) as client:
+            client.connect(Connect(MQTT_5, "writes"))
+            for number, payload in enumerate((b"old", b"new"), start=1):
+                client.send(Publish("kept/retained", payload, 1, retain=True, packet_id=number))
+                client.receive(Ack)
+            client.send(Publish("kept/removed", b"x", 1, retain=True, packet_id=3))
+            client.receive(Ack)
+            client.send(Publish("kept/removed", b"", 1, retain=True, packet_id=4))
+            client.receive(Ack)
+            node.kill()
+        node.start()
+        with RawClient(node.port) as client:
+            client.connect(Connect(MQTT_5, "reads"))
+            client.send(Subscribe(1, [SubscriptionRequest("kept/+", 1)]))
+            client.receive(Suback)
+            message = client.receive(Publish)
+            assert (message.topic, message.payload) == ("kept/retained", b"new")
+            assert client.is_silent()
+        with RawClient(node.port) as client:
+            connect = Connect(MQTT_5, "away", clean_start=False, properties=keeps)
+            assert client.connect(connect).session_present
+            received = [client.receive(Publish) for _ in range(4)]
+            by_topic = {message.topic: message.payload for message in received}
+            assert by_topic == {"kept/retained": b"new", "kept/removed": b""}
