@@ -25,7 +25,7 @@ use crate::message::Message;
 
 const TOPICS_MAX: usize = 65_536;
 /// Messages of one call: their records are one append, during which other writers wait.
-const MESSAGES_MAX: usize = 8_192;
+const MESSAGES_MAX: usize = 65_536;
 const PINGRESP: [u8; 2] = [0xD0, 0];
 
 /// A shard that takes publishes without further questions.
@@ -171,12 +171,6 @@ impl Intake {
         if let Some(topic) = self.topics.get(topic.as_bytes()) {
             *grants.topics.entry(topic.number).or_default() |= 1 << (qos & 3);
         }
-    }
-
-    /// Nothing is stored: for callers that know no `receive`.
-    #[pyo3(signature = (*_arguments))]
-    fn feed<'py>(&self, py: Python<'py>, _arguments: &Bound<'py, PyAny>) -> Fed<'py> {
-        (0, true, PyBytes::new(py, &[]), vec![], vec![], vec![], 0)
     }
 
     /// Store the publishes at the beginning of a buffer, as far as nothing else is needed.

@@ -172,10 +172,13 @@ class Delivery:
         if run.first != tail.end or tail.reading or self._limits.holds_any:
             self.appended(shard_name, Offset(run.first), messages)
             return
+        tail.end += len(messages)
         if not tail.queued:
+            if not self.routes.find(run.topic).entries:
+                tail.known_end = tail.end
+                return
             self._dirty.append(tail)
         tail.queued.append(messages)
-        tail.end += len(messages)
         if not self._is_scheduled:
             self._schedule()
 
