@@ -417,7 +417,12 @@ class Delivery:
         if subscriber.retained is None:
             subscriber.retained = RetainedQueue()
         subscriber.retained.add_source(self.retained, subscription)
-        self.load_retained(subscriber)
+        if subscriber.retained.sources:
+            self.load_retained(subscriber)
+        elif subscriber.retained.messages:
+            self.request_pump(subscriber)
+        else:
+            subscriber.retained = None
 
     def load_retained(self, subscriber: Outgoing) -> None:
         queue = subscriber.retained

@@ -45,6 +45,11 @@ class RetainedQueue:
 
     def add_source(self, source: RetainedSource, subscription: Subscription) -> None:
         match = match_of([subscription])
+        is_exact = not {"+", "#"} & set(subscription.inner)
+        if is_exact and source.is_loaded and not self.sources:
+            found = source.match(subscription.inner, 1)
+            self.messages.extend((message, match) for message in found)
+            return
         self.sources.append((aiter(source.pages(subscription.inner)), match))
 
     async def load(self) -> None:
