@@ -206,6 +206,7 @@ def test_pings_of_a_client_that_reads_nothing_take_no_memory(one: Serving) -> No
         (frame(close_payload(4001), CLOSE), 4001),
         (frame(b"", CLOSE), 1000),
     ],
+    ids=lambda value: str(value) if isinstance(value, int) else "",  # masks are random
 )
 def test_frames_that_end_the_connection_are_answered_with_a_code(
     one: Serving, frames: bytes, code: int
