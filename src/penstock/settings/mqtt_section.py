@@ -86,6 +86,23 @@ class MqttSettings(Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=0, le=65535, description="Port of MQTT over WebSocket; 0: any free port."),
     ] = 8083
+    websocket_path: Annotated[
+        str, Meta(min_length=1, description="Path of the URL of MQTT over WebSocket.")
+    ] = "/mqtt"
+    websocket_origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Values of `Origin` that are accepted, such as `https://example.com`; "
+            "empty: any."
+        ),
+    ] = ()
+    websocket_forwarded_for: Annotated[
+        bool,
+        Meta(
+            description="The last address in the header `X-Forwarded-For` is that of the client; "
+            "only for a port that clients reach through a proxy alone."
+        ),
+    ] = False
     proxy_protocol: Annotated[
         bool,
         Meta(
@@ -144,6 +161,14 @@ class MqttSettings(Struct, frozen=True, kw_only=True):
         Large,
         Meta(ge=MIB, description="Maximum bytes of all partially received packets."),
     ] = 512 * MIB
+    output_size_max: Annotated[
+        Large,
+        Meta(
+            ge=MIB,
+            description="Maximum bytes of all output that waits for slow clients; connections that "
+            "add to it are ended.",
+        ),
+    ] = 1024 * MIB
     unacknowledged_size_max: Annotated[
         Large,
         Meta(

@@ -114,6 +114,9 @@ def _listeners(settings: MqttSettings, host: str) -> list[ListenerSettings]:
                 port=settings.websocket_port,
                 clients="MQTT",
                 transport="websocket",
+                path=settings.websocket_path,
+                origins=settings.websocket_origins,
+                trusts_forwarded_for=settings.websocket_forwarded_for,
                 expects_proxy_header=settings.proxy_protocol,
                 settings_names="another address with mqtt.host and mqtt.websocket_port",
             )
@@ -131,6 +134,7 @@ def _limits(settings: MqttSettings) -> NetworkLimits:
         sweep_interval_s=settings.sweep_interval_ms / 1000,
         unsent_high=settings.unacknowledged_size_max,
         buffered_total_max=settings.buffer_size_max,
+        unsent_total_max=settings.output_size_max,
     )
 
 

@@ -15,7 +15,11 @@ from typing import Final
 
 SHARED_SIZE: Final = 256 << 10
 FIRST_SIZE: Final = 4 << 10
+FIRST_STEP_MAX: Final = 16 << 10
+"""Bytes for a message of which only the size has arrived."""
+GROWTH: Final = 8
 GROWN_PER_STEP_MAX: Final = 2 << 20
+"""Larger buffers only double, and are not kept when they are empty."""
 
 
 class ReceiveBuffer:
@@ -96,4 +100,5 @@ def _size_for(expected: int, waiting: int) -> int:
     """How large the buffer should be: the whole next message, as far as it has arrived."""
     if not expected:
         return max(FIRST_SIZE, 2 * waiting) if waiting >= FIRST_SIZE else FIRST_SIZE
-    return max(min(expected, max(GROWN_PER_STEP_MAX, 2 * waiting)), waiting)
+    step = max(FIRST_STEP_MAX, min(GROWTH * waiting, GROWN_PER_STEP_MAX), 2 * waiting)
+    return max(min(expected, step), waiting)

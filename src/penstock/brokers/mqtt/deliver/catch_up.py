@@ -32,7 +32,7 @@ _PUBREL: Final = b"\x62\x02"
 class Pump:
     """One call of `pump`, and how much it may still send."""
 
-    __slots__ = ("left", "now_ms", "sink", "to", "window")
+    __slots__ = ("left", "now_ms", "sink", "size_left", "to", "window")
 
     def __init__(self, to: Outgoing, sink: ClientSink) -> None:
         self.to: Final = to
@@ -41,15 +41,19 @@ class Pump:
             to.window = Window()
         self.window: Final[Window] = to.window
         self.left = MESSAGES_PER_PUMP
+        self.size_left = to.context.unsent_max - sink.unsent
+        """Bytes until the output is too long."""
         self.now_ms: Final = to.context.now_ms()
 
     @property
     def room(self) -> int:
         """How many messages of QoS 1 and 2 may be sent."""
+        if self.size_left <= 0:
+            return 0
         return min(self.left, self.sink.receive_maximum - self.window.size)
 
     def has_room(self, qos: int) -> bool:
-        return self.left > 0 and (qos == 0 or self.room > 0)
+        return self.left > 0 and self.size_left > 0 and (qos == 0 or self.room > 0)
 
     def send_kept(
         self, message: Message, match: Match, qos: int, *, again_with: int = 0, is_retained: bool
@@ -72,6 +76,7 @@ class Pump:
         encoded = encode_run([message], encoding, now_ms)
         packet_id = again_with or (self.window.peek_id() if qos else 0)
         packet = encoded.packet(0, packet_id, bool(again_with))
+        self.size_left -= len(packet)
         if len(packet) > sink.maximum_packet_size:
             to.context.counts.dropped_large += 1
             return False
@@ -86,7 +91,12 @@ class Pump:
             to.context.counts.resent += 1
             if is_retained:
                 self.window.in_flight[packet_id] = (None, message.offset, qos, message)
-            sink.send(packet)  # of QoS 2, its row is stored
+            if to.is_persistent and (qos == 2 or to.held is not None):
+                # The last connection may have ended before the row was stored; what follows waits
+                # with it, because the order must stay.
+                to.hold(packet)
+            else:
+                sink.send(packet)
         return True
 
 
@@ -111,7 +121,9 @@ def pump(to: Outgoing, sink: ClientSink) -> None:
     if not turn.window.resend:
         _send_retained(turn)
         _catch_up_all(turn)
-    if turn.left <= 0:
+    if turn.size_left <= 0:
+        to.context.pump_later(to)
+    elif turn.left <= 0:
         to.context.request_pump(to)
 
 
@@ -214,7 +226,7 @@ def _send_page(turn: Pump, tail: ShardTail, cursor: Cursor, page: Page) -> bool:
             if batch and (match is not batch_match or qos != batch_qos):
                 _send_batch(turn, cursor, batch, batch_match, batch_qos)
                 batch = []
-            limit = turn.room if qos else turn.left
+            limit = turn.room if qos else turn.left * (turn.size_left > 0)
             if len(batch) >= limit:
                 _send_batch(turn, cursor, batch, batch_match, batch_qos)
                 cursor.next = message.offset
@@ -253,6 +265,7 @@ def _send_batch(
         is_dup = qos == 1 and batch[0].offset < cursor.dup_until
         to.send_acknowledged(sink, batch, encoded, match, qos, len(batch), is_dup=is_dup)
     turn.left -= len(batch)
+    turn.size_left -= sum(len(message.payload) for message in batch)
 
 
 def match_at(to: Outgoing, message: Message) -> Match | None:

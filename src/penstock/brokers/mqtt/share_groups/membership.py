@@ -28,6 +28,7 @@ class Membership:
         "place",
         "room",
         "session",
+        "size_left",
         "subscription",
         "turn",
     )
@@ -42,6 +43,8 @@ class Membership:
         """Whether the output was too long."""
         self.turn: object = None
         self.room = 0
+        self.size_left = 0
+        """Bytes until the output is too long."""
         self.packets: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
         """By QoS."""
 
@@ -57,7 +60,8 @@ class Membership:
         self.room = 0
         if sink is None:
             return
-        if sink.unsent > unsent_max:
+        self.size_left = unsent_max - sink.unsent
+        if self.size_left < 0:
             self.is_blocked = True
         elif self.match.qos == 0:
             self.room = ALWAYS_ROOM

@@ -116,10 +116,15 @@ class Turn:
     ) -> None:
         self.left -= 1
         member.packets[qos].append(packet)
+        group = self._group
+        member.room -= 1
+        member.size_left -= len(packet)
+        if member.size_left < 0:
+            member.room, member.is_blocked = 0, True
+            group.context.pump_later(group)
         if qos == 0:
             return
-        session, group, offset = member.session, self._group, message.offset
-        member.room -= 1
+        session, offset = member.session, message.offset
         window = session.window
         assert window is not None, "made for the packet id"
         packet_id = window.next_id()
