@@ -91,12 +91,7 @@ class Pump:
             to.context.counts.resent += 1
             if is_retained:
                 self.window.in_flight[packet_id] = (None, message.offset, qos, message)
-            if to.is_persistent and (qos == 2 or to.held is not None):
-                # The last connection may have ended before the row was stored; what follows waits
-                # with it, because the order must stay.
-                to.hold(packet)
-            else:
-                sink.send(packet)
+            sink.send(packet)  # of QoS 2, its row is stored
         return True
 
 
@@ -106,14 +101,12 @@ def pump(to: Outgoing, sink: ClientSink) -> None:
     if sink.unsent > to.context.unsent_max:
         to.context.pump_later(to)
         return
+    if (to.sends_releases or turn.window.resend) and not to.is_row_stored():
+        return
     if to.sends_releases:
         to.sends_releases = False
         releases = b"".join([_PUBREL + ID_BYTES[packet_id] for packet_id in turn.window.released])
-        if to.is_persistent:
-            # The last connection may have ended before the row was stored.
-            to.hold(releases)
-        else:
-            sink.send(releases)
+        sink.send(releases)
     if turn.window.resend:
         _resend(turn)
         if not turn.window.resend and to.shares is not None:

@@ -45,6 +45,8 @@ class Outgoing:
         "position_is_dirty",
         "pump_is_requested",
         "retained",
+        "row_failed",
+        "rows_on_way",
         "sends_releases",
         "shares",
         "sink",
@@ -67,6 +69,9 @@ class Outgoing:
         self.shares: Shares | None = None
         self.held: list[bytes] | None = None
         """QoS 2 packets that wait until their row is stored."""
+        self.rows_on_way = 0
+        """Rows of QoS 2 deliveries that are not stored yet."""
+        self.row_failed = False
         self.has_starts = False
         """Whether a subscription has `since`."""
         self.sends_releases = False
@@ -284,12 +289,30 @@ class Outgoing:
         """Send packets when the row of QoS 2 deliveries is stored."""
         if self.held is None:
             self.held = []
+            self.rows_on_way += 1
             self.context.write_out(self)
         self.held.append(data)
+
+    def is_row_stored(self) -> bool:
+        """Return whether what is in flight, and what is released, may be sent again: its row is
+        stored. The last connection may have ended before. If not, `pump` follows."""
+        if self.row_failed:
+            self.row_failed = False
+            self.hold(b"")
+        return self.rows_on_way == 0
+
+    def out_failed(self) -> None:
+        """The row of QoS 2 deliveries was not stored."""
+        self.rows_on_way -= 1
+        self.row_failed = True
 
     def out_written(self, data: bytes, sink: ClientSink | None) -> None:
         """The row of QoS 2 deliveries is stored: send what waited for it, on the connection that
         it was meant for."""
+        self.rows_on_way -= 1
+        waits = self.sends_releases or (self.window is not None and self.window.resend)
+        if waits and self.sink is not None:
+            self.context.request_pump(self)
         if sink is not None and self.sink is sink and data:
             sink.send(data)
 
@@ -361,7 +384,6 @@ class Outgoing:
     def attach(self, sink: ClientSink) -> None:
         """Begin to deliver to a connection. Nothing is sent before the next turn of the loop."""
         self.sink = sink
-        self.held = None
         window = self.window
         if window is not None:
             window.resend[:] = reversed(window.in_flight)
@@ -379,7 +401,8 @@ class Outgoing:
     def detach(self) -> None:
         """The connection has ended."""
         self.sink = None
-        self.held = None
+        if self.held is not None:
+            self.held = []  # the row is written nevertheless
         self.retained = None
         window = self.window
         if window is not None:

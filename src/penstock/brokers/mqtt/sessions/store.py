@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from penstock.brokers.mqtt.deliver.window import Window
 from penstock.brokers.mqtt.sessions import rows
 from penstock.brokers.mqtt.sessions.row_writer import Row, RowWriter
 from penstock.brokers.mqtt.sessions.session import Session, WillRecord
@@ -328,8 +329,7 @@ def _drop_starts(session: Session) -> None:
 
 def _out_row(session: Session) -> Row:
     client_id = session.client_id.encode()
-    window = session.window
-    assert window is not None, "packets were in flight"
+    window = session.window or Window()
     in_flight: list[tuple[int, str, int]] = []
     for packet_id, (tail, offset, qos, message) in window.in_flight.items():
         if qos == 2 and tail is not None:
@@ -358,7 +358,9 @@ def _send_held(
 ) -> None:
     if error is None:
         session.out_written(data, sink)
-    elif sink is not None and session.sink is sink:
+        return
+    session.out_failed()
+    if sink is not None and session.sink is sink:
         # The packets have not left: they are sent when the client is back.
         sink.disconnect(ReasonCode.UNSPECIFIED_ERROR)
 
