@@ -1,6 +1,6 @@
 //! A hash table of small numbers whose keys are kept elsewhere: four bytes a slot.
 //!
-//! Open addressing with linear probing; a removal moves the numbers behind it back, so that no slot
+//! Open addressing with linear probing; a removal moves the numbers after it back, so that no slot
 //! is lost. The caller hashes, and compares what a number stands for.
 
 const NONE: u32 = u32::MAX;

@@ -73,11 +73,7 @@ class MqttBroker:
         """Makes the ids of clients that have none."""
         self.hooks: Final = Hooks()
         self.metrics: Final = MqttMetrics(registry)
-        self.limits: Final = DecodeLimits(
-            packet_size_max=self.settings.packet_size_max,
-            topic_bytes_max=self.settings.topic_size_max,
-            topic_levels_max=self.settings.topic_levels_max,
-        )
+        self.limits: Final = _decode_limits(self.settings)
         self.decoder: Final = Decoder(self.limits)
         self.clients: Final[dict[ClientConnection, None]] = {}
         """The connections of clients that were accepted, oldest first."""
@@ -218,3 +214,11 @@ class MqttBroker:
             handler.ended(connection.client)
         for observer in self.hooks.observers:
             observer.disconnected(connection.client, reason, is_clean=is_clean)
+
+
+def _decode_limits(settings: MqttSettings) -> DecodeLimits:
+    return DecodeLimits(
+        packet_size_max=settings.packet_size_max,
+        topic_bytes_max=settings.topic_size_max,
+        topic_levels_max=settings.topic_levels_max,
+    )

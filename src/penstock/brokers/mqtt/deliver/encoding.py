@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.brokers.mqtt.deliver.message import Message
-from penstock.brokers.mqtt.deliver.received import ReceivedMessages
+from penstock.brokers.mqtt.deliver.message import Message, ReceivedMessages
 from penstock.brokers.mqtt.wire.codec import EncodedRun
 
 MQTT_5: Final = 5

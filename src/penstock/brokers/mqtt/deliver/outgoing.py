@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.brokers.mqtt.deliver.cursor import Cursor, Hint
-from penstock.brokers.mqtt.deliver.received import in_flight_of, offset_at
+from penstock.brokers.mqtt.deliver.message import in_flight_of, offset_at
 from penstock.brokers.mqtt.deliver.window import PACKET_IDS, Window
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from penstock.brokers.mqtt.deliver.message import Message
 
 if TYPE_CHECKING:
     from penstock.adapter import RecordWatch
-    from penstock.brokers.mqtt.deliver.received import ReceivedMessages
+    from penstock.brokers.mqtt.deliver.message import ReceivedMessages
 
 
 class ShardTail:
