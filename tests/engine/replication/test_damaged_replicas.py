@@ -303,3 +303,25 @@ def test_a_follower_that_is_found_damaged_leaves_immediately(log: SimulatedLog) 
     damage(log, 4)
     core.appended(0.1, SHARD)  # not with the next tick
     assert leaves(core) == [LeaveInSync(SHARD, 3)]
+
+
+def test_a_repair_ends_with_the_damage_that_it_was_for(log: SimulatedLog) -> None:
+    """The leader may add a replica that reports no damage: what it finds damaged later, it must not
+    cut before it has left the set again."""
+    core = core_of(log, replace(LED, leader=2), BROKERS)
+    log.set_commit(10)
+    damage(log, 3)
+    core.tick(0.1)
+    assert leaves(core) == [LeaveInSync(SHARD, 3)]
+    outside = replace(LED, leader=2, in_sync=(2,), partition_epoch=4)
+    core.apply(0.2, [outside], BROKERS)
+    core.tick(0.3)
+    assert core.followers[SHARD].is_repairing
+    log.start, log.records, log.damaged_at = 5, log.records[5:], None  # deleted by retention
+    core.drain_effects()
+    core.disconnected(0.4, 2)
+    assert [shard.shard for fetch in _fetches_of(core) for shard in fetch.shards] == [SHARD]
+    damage(log, 8)
+    core.appended(0.5, SHARD)
+    assert not core.followers[SHARD].is_repairing
+    assert leaves(core) == [LeaveInSync(SHARD, 4)]

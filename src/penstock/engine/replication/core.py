@@ -243,21 +243,6 @@ class ReplicaCore:
                 self._check_damage(now, follower)
                 self._report_sync(now, follower)
 
-    def stop_appends(self) -> None:
-        """Accept no further records where another replica in sync can lead: this node is about to
-        stop. What was appended is copied and committed as before."""
-        for leader in self.leaders.values():
-            if len(leader.assignment.in_sync) > 1:
-                leader.logs[0].follow()
-
-    def uncommitted(self) -> int:
-        """Return in how many shards a record waits for another replica in sync."""
-        return sum(
-            leader.logs[0].commit < leader.logs[0].end
-            for leader in self.leaders.values()
-            if len(leader.assignment.in_sync) > 1
-        )
-
     def _after_progress(self, now: float, leader: LeaderReplica) -> None:
         shard = leader.assignment.shard
         try:
@@ -323,6 +308,8 @@ class ReplicaCore:
         self._leaving.pop(shard, None)
         if isinstance(replica, LeaderReplica):
             replica.last_since = None
+        else:
+            replica.is_repairing = False
 
     def _handle_damage(self, now: float, replica: LeaderReplica | FollowerReplica) -> None:
         """Leave the sets first, then copy the damaged records again: a cut replica that counts as
@@ -528,6 +515,7 @@ class ReplicaCore:
         for shard in session.drain_listed():
             follower = self.followers[shard]
             try:
+                self._end_repair(follower)
                 if follower.may_fetch:
                     fetches.append(follower.fetch())
                 else:
@@ -536,6 +524,12 @@ class ReplicaCore:
                 session.list_again(shard)
                 self._fail(shard, error)
         return tuple(fetches)
+
+    def _end_repair(self, follower: FollowerReplica) -> None:
+        """Damage that is found from now on is another one: the leader may add this replica."""
+        if all(log.damaged_at is None for log in follower.logs):
+            self._leaving.pop(follower.assignment.shard, None)
+            follower.is_repairing = False
 
     def _receive_reply(self, now: float, sender: int, reply: FetchReply) -> None:
         session = self._fetching.get(sender)
@@ -568,11 +562,7 @@ class ReplicaCore:
         if reply.streams[0].data and follower.logs[0].end > end:
             self.counts.copied_records += follower.logs[0].end - end
             self.counts.copied_bytes += len(reply.streams[0].data)
-        if all(log.damaged_at is None for log in follower.logs):
-            # Damage that is found later is another one: the leader may have added this replica
-            # since it was repaired.
-            self._leaving.pop(reply.shard, None)
-            follower.is_repairing = False
+        self._end_repair(follower)
         if any(log.safe < log.end for log in follower.logs):
             self.effects.append(SyncLog(reply.shard))
         if follower.damage is not None:

@@ -34,6 +34,7 @@ from penstock.engine.replication.effects import (
     Send,
     SyncLog,
 )
+from penstock.engine.replication.last_appends import count_uncommitted, stop_appends
 from penstock.engine.replication.log import ReplicaLog
 from penstock.engine.replication.message_codec import decode_message, encode_message
 from penstock.engine.replication.messages import Message
@@ -152,8 +153,9 @@ class Replicator:
     def stop_appends(self, seconds: float) -> int:
         """Accept no further records on shards that another replica in sync can lead, and wait
         until all that were accepted are committed. Returns in how many shards some are not."""
-        self._post(lambda _now: self._core.stop_appends())
-        return self._await_none(self._core.uncommitted, seconds)
+        leaders = self._core.leaders.values
+        self._post(lambda _now: stop_appends(leaders()))
+        return self._await_none(lambda: count_uncommitted(leaders()), seconds)
 
     def await_handover(self, staying: Collection[str], seconds: float) -> int:
         """Wait until this node leads no replicated shards but `staying`; return how many it
