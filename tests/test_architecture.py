@@ -67,8 +67,8 @@ def test_the_package_tree_on_the_page_is_the_package_tree() -> None:
 
 
 def test_the_folders_of_the_tests_are_those_of_the_package() -> None:
-    # Tests of the whole: with clients of other people, of replicas over two nodes, of real clusters, and
-    # against RocketMQ itself.
+    # Tests of the whole: with clients of other people, of replicas over two nodes, of real
+    # clusters, and against RocketMQ itself.
     of_the_whole = {
         *("brokers/kafka/java", "brokers/kafka/replicas", "brokers/mqtt/clients"),
         *("cluster", "oracle"),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from tests.brokers.mqtt.mosquitto import BINARY, Mosquitto
@@ -33,9 +34,16 @@ COUNT = 200
 SETTINGS = MqttBridgeSettings(retry_min_ms=20, retry_max_ms=200)
 
 
-def topic(direction: str, **more: object) -> MqttBridgeTopic:
-    return MqttBridgeTopic(  # type: ignore[call-arg] # plain keywords
-        connection="b", filter="plant/#", direction=direction, qos=2, **more
+def topic(
+    direction: Literal["in", "out", "both"], local_prefix: str = "", remote_prefix: str = ""
+) -> MqttBridgeTopic:
+    return MqttBridgeTopic(
+        connection="b",
+        filter="plant/#",
+        direction=direction,
+        qos=2,
+        local_prefix=local_prefix,
+        remote_prefix=remote_prefix,
     )
 
 

@@ -140,7 +140,7 @@ async def test_a_lost_connection_is_made_again_and_unacknowledged_publishes_are_
         codes = await asyncio.gather(
             client.publish("t", b"1", qos=1), client.publish("t", b"2", qos=2)
         )
-        assert codes == [0, 0]
+        assert list(codes) == [0, 0]
 
 
 @on_a_loop

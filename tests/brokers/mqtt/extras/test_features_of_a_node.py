@@ -12,6 +12,7 @@ from tests.engine.quick_directory import quick_directory
 
 from penstock.brokers.mqtt.client import BlockingMqttClient, ClientOptions, RefusedError
 from penstock.brokers.mqtt.wire.packets import Properties
+from penstock.settings import merge_settings
 
 WAIT_S = 60.0
 
@@ -32,7 +33,7 @@ def port() -> Iterator[int]:
         "rewrite": [{"filter": "old/#", "pattern": "old/(.*)", "topic": "new/$1"}],
         "auto_subscribe": [{"filter": "inbox/${clientid}", "qos": 1}],
     }
-    settings = node_settings(**{f"mqtt_features__{key}": value for key, value in features.items()})
+    settings = merge_settings(node_settings(), {"mqtt_features": features})
     with quick_directory() as directory, serve(Path(directory) / "data", settings) as server:
         yield port_of(server)
 

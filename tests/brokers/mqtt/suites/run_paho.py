@@ -25,11 +25,14 @@ def run(directory: Path, port: int, name: str, tests: Sequence[str] = ()) -> tup
     sys.path.insert(0, str(directory / "interoperability"))
     suite = importlib.import_module(name)
     prefix = "client_test5/" if name == "client_test5" else ""
-    suite.topic_prefix = prefix
-    suite.topics = [prefix + topic for topic in TOPICS]
-    suite.wildtopics = [prefix + topic for topic in WILDCARDS]
-    suite.nosubscribe_topics = (NO_SUBSCRIBE,)
-    suite.host, suite.port = "localhost", port
+    vars(suite).update(
+        topic_prefix=prefix,
+        topics=[prefix + topic for topic in TOPICS],
+        wildtopics=[prefix + topic for topic in WILDCARDS],
+        nosubscribe_topics=(NO_SUBSCRIBE,),
+        host="localhost",
+        port=port,
+    )
     loader = unittest.defaultTestLoader
     if tests:
         cases = loader.loadTestsFromNames([f"Test.{test}" for test in tests], suite)

@@ -15,7 +15,7 @@ NAME_SIZE_MAX: Final = 200
 """Kafka allows 249, and tools append to names."""
 _DIGEST_SIZE: Final = 32
 _HASH_MARK: Final = "_x"
-"""In front of the digits of a hash; hex digits do not include `x`, so that no encoded byte reads so."""
+"""In front of the digits of a hash; hex digits do not include `x`: no encoded byte reads so."""
 
 _KEPT: Final = re.compile(r"[A-Za-z0-9-]+")
 _ENCODED: Final = re.compile(r"(?:[A-Za-z0-9.-]|_[0-9a-f]{2})*")

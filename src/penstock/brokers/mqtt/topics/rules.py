@@ -145,7 +145,8 @@ def _check(rule: MqttMapRule) -> None:
         )
     if len(literal) > NAME_SIZE_MAX or literal in {".", ".."}:
         raise SettingsError(
-            f"mqtt.map: topic {rule.topic!r} cannot be used; names have 1 to {NAME_SIZE_MAX} characters"
+            f"mqtt.map: topic {rule.topic!r} cannot be used; names have at most {NAME_SIZE_MAX} "
+            "characters, and are not '.' or '..'"
         )
     if rule.topic.startswith(INTERNAL_PREFIX):
         raise SettingsError(
