@@ -115,6 +115,9 @@ class MqttBroker:
         """The groups of shared subscriptions; set before the start."""
         self.mapping.on_created.append(self.session_service.topic_created)
         self.cluster: Final = None if peers is None else MqttCluster(self, peers)
+        self._connect_metrics()
+
+    def _connect_metrics(self) -> None:
         self.metrics.delivery = self.delivery.counts
         self.metrics.connections = lambda: len(self.clients)
         self.metrics.sessions = lambda: (len(self.sessions), len(self.delivery.tree))

@@ -32,6 +32,7 @@ NUMBER_BITS: Final = 62
 _DUE: Final = "due"
 _TOPIC: Final = "topic"
 _LIFETIME: Final = "lifetime"
+_NODE: Final = "node"
 _OWN: Final = "mqtt-delayed."
 """Prefix of the headers that only waiting messages have."""
 RETRY_MS: Final = 5_000
@@ -68,13 +69,16 @@ class DelayedMessages:
         authorizer: Callable[[], Authorizer],
         clock: Clock,
         count_max: int,
+        node_id: int,
     ) -> None:
+        """Messages are published by the node that accepted them."""
         self._table: Final = table
         self._codec: Final = codec
         self._publisher: Final = publisher
         self._authorizer: Final = authorizer
         self._clock: Final = clock
         self._count_max: Final = count_max
+        self._node: Final = b"%d" % node_id
         self._waiting: list[_Waiting] = []
         self._storing = 0
         self._changed: Final = asyncio.Event()
@@ -125,6 +129,7 @@ class DelayedMessages:
             *record.headers,
             (_OWN + _DUE, b"%d" % delayed.due_ms),
             (_OWN + _TOPIC, delayed.topic.encode()),
+            (_OWN + _NODE, self._node),
         ]
         if lifetime_s is not None:  # begins when the message is published
             headers.append((_OWN + _LIFETIME, b"%d" % lifetime_s))
@@ -142,8 +147,10 @@ class DelayedMessages:
             if stored.value is None:
                 waiting.pop(key, None)
                 continue
-            due = dict(stored.headers).get(_OWN + _DUE)
-            if due is not None and due.isdigit():
+            headers = dict(stored.headers)
+            due = headers.get(_OWN + _DUE)
+            is_here = headers.get(_OWN + _NODE) == self._node
+            if is_here and due is not None and due.isdigit():
                 waiting[key] = _Waiting(int(due), key, stored.as_record())
         self._waiting = [*self._waiting, *waiting.values()]
         heapq.heapify(self._waiting)

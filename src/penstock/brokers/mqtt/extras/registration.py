@@ -40,6 +40,7 @@ class Extras:
             lambda: hooks.authorizer,
             broker.clock,
             settings.delayed_max,
+            broker.node_id,
         )
         hooks.publish_handlers[DELAYED_PREFIX] = self.delayed
         if settings.slow_subscriptions_max:
