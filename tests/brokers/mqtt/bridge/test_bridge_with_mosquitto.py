@@ -167,31 +167,3 @@ async def test_messages_that_were_published_while_the_remote_broker_was_away_arr
             received: set[int] = set()
             while len(received) < COUNT:
                 received.add(int((await there.next_message(WAIT_S)).payload))
-
-
-@on_a_loop
-async def test_a_bridge_that_is_interrupted_again_and_again_delivers_each_message_once(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "2").mkdir()
-    with Mosquitto(tmp_path / "1") as local, Mosquitto(tmp_path / "2") as remote:
-        async with (
-            MqttClient(ClientOptions(port=local.port, client_id="l")) as here,
-            MqttClient(ClientOptions(port=remote.port, client_id="r")) as there,
-        ):
-            await there.subscribe("plant/#", qos=2)
-            async with bridged(local, remote, topic("out")):
-                publishing = asyncio.ensure_future(publish_all(here, qos=2))
-                first = await there.next_message(WAIT_S)
-            received = [first]
-            while len(received) < COUNT:
-                async with bridged(local, remote, topic("out")):
-                    most = min(COUNT, len(received) + 25)
-                    while len(received) < most:
-                        received.append(await there.next_message(WAIT_S))
-            await publishing
-            await here.publish("plant/1", b"%d" % COUNT, qos=2)
-            async with bridged(local, remote, topic("out")):
-                received.append(await there.next_message(WAIT_S))
-            assert sorted(int(message.payload) for message in received) == list(range(COUNT + 1))

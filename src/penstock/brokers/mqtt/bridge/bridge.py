@@ -79,6 +79,9 @@ class Bridge:
         self._instance: Final = instance
         self._receive_maximum: Final = min(receive_maximum, RECEIVE_MAXIMUM)
         self._version: Final = MQTT_5 if connection.version == "5" else MQTT_3_1_1
+        self._is_subscribed_here = False
+        self._is_session_new = False
+        """Whether this node had no session of the bridge before."""
         self._out, self._in = tables_of(topics, self._version, connection.name)
         self._remote_options: Final = self._options_of_remote()
 
@@ -108,11 +111,18 @@ class Bridge:
     async def _connect_and_relay(self) -> None:
         channels: list[PacketChannel] = []
         try:
+            if not self._is_subscribed_here:
+                await self._subscribe_here(channels)
             remote = await self._open_side(channels, open_channel, self._remote_options, self._in)
             local = await self._open_side(
-                channels, self._open_local, self._options_of_local(remote), self._out
+                channels,
+                self._open_local,
+                self._options_of_local(remote.receive_maximum),
+                self._out,
             )
             relay = Relay(local, remote, self._instance, self.counters)
+            if self._is_session_new:
+                local.is_session_present = self._is_session_new = False
             relay.release_old_ids()
             self.counters.connections += 1
             self.failure = ""
@@ -122,6 +132,16 @@ class Bridge:
         finally:
             for channel in channels:
                 channel.close()
+
+    async def _subscribe_here(self, channels: list[PacketChannel]) -> None:
+        """Begin the session at this node before the remote broker is reached: what is published
+        from now on waits for it."""
+        side = await self._open_side(
+            channels, self._open_local, self._options_of_local(1), self._out
+        )
+        self._is_session_new = not side.is_session_present
+        channels.pop().close()
+        self._is_subscribed_here = True
 
     async def _relay(self, relay: Relay, remote: Side) -> None:
         """Run until one side ends."""
@@ -199,7 +219,7 @@ class Bridge:
             connect_timeout_s=self._settings.connect_timeout_ms / 1000,
         )
 
-    def _options_of_local(self, remote: Side) -> ClientOptions:
+    def _options_of_local(self, receive_maximum: int) -> ClientOptions:
         return replace(
             self._remote_options,
             client_id=f"$bridge-{self.name}",
@@ -208,7 +228,7 @@ class Bridge:
             username=None,
             password=None,
             tls=None,
-            receive_maximum=min(remote.receive_maximum, RECEIVE_MAXIMUM),
+            receive_maximum=min(receive_maximum, RECEIVE_MAXIMUM),
         )
 
 

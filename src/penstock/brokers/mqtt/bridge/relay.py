@@ -59,7 +59,7 @@ class Side:
         self.packet_size_max: Final = properties.maximum_packet_size or 1 << 28
         self.qos_max: Final = 2 if properties.maximum_qos is None else properties.maximum_qos
         self.receive_maximum: Final = properties.receive_maximum or 65_535
-        self.is_session_present: Final = connack.session_present
+        self.is_session_present = connack.session_present
         self.refused: Final[set[int]] = set()
         """QoS 2 messages of this side that the relay itself acknowledges."""
         self.released: Final[set[int]] = set()

@@ -263,10 +263,10 @@ class SessionRegistry:
         for subscription, code in zip(subscriptions, codes, strict=True):
             if code >= ReasonCode.UNSPECIFIED_ERROR:
                 continue
-            is_new = subscription.filter not in session.subscriptions
+            replaced = session.subscriptions.get(subscription.filter)
             session.subscriptions[subscription.filter] = subscription
-            self._set_starts(session, subscription)
-            added.append((subscription, is_new))
+            self._set_starts(session, subscription, replaced)
+            added.append((subscription, replaced is None))
         if added and session.is_persistent:
             await self.store.put(session)
         if session.is_ended:
@@ -327,9 +327,14 @@ class SessionRegistry:
             return self.shared.subscribe(session, subscription)
         return subscription.qos
 
-    def _set_starts(self, session: Session, subscription: Subscription) -> None:
+    def _set_starts(
+        self, session: Session, subscription: Subscription, replaced: Subscription | None
+    ) -> None:
         """Exclude messages that were stored before the subscription, where the session reads older
-        ones, or would after a crash."""
+        ones, or would after a crash. Those that wait since one that is replaced are included."""
+        if replaced is not None:
+            subscription.since = replaced.since
+            return
         starts = self.delivery.starts_of(session) or {}
         saved = session.written_position
         for name in {} if saved is None else saved.positions:
