@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import time
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,21 @@ def test_the_last_bytes_arrive_although_the_client_still_sends() -> None:
                 assert read_all(client) == b"bye\n"
         wait_until(lambda: one.server.connection_count == 0)
         assert {reason for each in one.protocols for reason in each.reasons} == {"bye"}
+
+
+def test_a_slow_client_receives_all_before_the_end() -> None:
+    with serving() as one, one.connect() as client:
+        client.sendall(b"large 8000000\nbye\n")
+        time.sleep(3)  # longer than the wait for a client that has received everything
+        assert read_all(client) == bytes(8_000_000) + b"bye\n"
+
+
+def test_without_a_limit_slow_clients_are_waited_for() -> None:
+    with serving(replace(LIMITS, slow_timeout_s=0)) as one, one.connect() as client:
+        client.sendall(b"half a line")
+        time.sleep(0.3)
+        client.sendall(b"\n")
+        assert read_exactly(client, 12) == b"half a line\n"
 
 
 def test_an_error_of_the_protocol_ends_one_connection_only() -> None:

@@ -11,6 +11,7 @@ more is received while the protocol pauses or an incomplete message fills the bu
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import typing
 from collections.abc import Callable, Sequence
@@ -580,9 +581,11 @@ class Connection:
     def sweep(self, now: float) -> None:
         """End a connection that waited too long for its client; give back memory."""
         limits = self._context.limits
-        slow = now - limits.slow_timeout_s
+        slow_s = limits.slow_timeout_s or math.inf
+        slow = now - slow_s
         if self._state >= _CLOSING:
-            if self._state_since < now - min(limits.slow_timeout_s, self._context.linger_s):
+            most_s = slow_s if self._state == _CLOSING else min(slow_s, self._context.linger_s)
+            if self._state_since < now - most_s:
                 self.close(self._reason)
         elif 0 < limits.idle_timeout_s < now - self.last_active and not self.is_busy:
             self._context.counters.closed_by_server["idle"] += 1
