@@ -31,9 +31,11 @@ from penstock.brokers.mqtt.wire.packets import (
     SubscriptionRequest,
 )
 from penstock.brokers.mqtt.wire.properties import Properties
+from penstock.codec.select import IS_NATIVE
 from penstock.record import Record, StoredRecord
 from penstock.remote.server.node_server import Server
 
+pytestmark = pytest.mark.skipif(not IS_NATIVE, reason="native code stores the publishes")
 TOPICS = ["plain", "a b", "ß/ü", "deep/er/still", "n"]
 WITHOUT = ("topic_alias", "subscription_identifiers")
 _numbers = count()

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._native import MqttRouteCache, MqttSubscriptionTree
 from penstock.brokers.mqtt.deliver.run import Run
 from penstock.brokers.mqtt.subscriptions.filters import matches
 from penstock.brokers.mqtt.subscriptions.interface import Match, Route, Subscription, Tree
 from penstock.brokers.mqtt.subscriptions.route_cache import RouteCache
-from penstock.brokers.mqtt.subscriptions.tree import STEPS_MAX, SubscriptionTree
+from penstock.brokers.mqtt.subscriptions.routing import make_routing
+from penstock.brokers.mqtt.subscriptions.tree import SubscriptionTree
 
 
 class Reader:
@@ -66,8 +66,9 @@ def seen(route: Route) -> dict[int, tuple[object, tuple[object, ...]]]:
 def test_both_trees_have_the_same_routes_after_any_changes(
     changes: list[tuple[bool, Reader, Subscription]],
 ) -> None:
-    native, reference = MqttSubscriptionTree(STEPS_MAX), SubscriptionTree()
-    cached, expected = MqttRouteCache(native, 20), RouteCache(reference, 20)
+    native, cached = make_routing(20)
+    reference = SubscriptionTree()
+    expected = RouteCache(reference, 20)
     present: dict[tuple[int, str, str], Subscription] = {}
     for is_added, reader, subscription in changes:
         key = (reader.number, subscription.filter, subscription.inner)
@@ -93,7 +94,7 @@ def test_both_trees_have_the_same_routes_after_any_changes(
     assert not native.match("a").entries
 
 
-@pytest.mark.parametrize("tree", [MqttSubscriptionTree(STEPS_MAX), SubscriptionTree()])
+@pytest.mark.parametrize("tree", [make_routing(20)[0], SubscriptionTree()])
 def test_a_generation_changes_where_a_route_may_have(tree: Tree) -> None:
     tree.add(READERS[0], Subscription("a/b"))
     a, b = tree.generation("a/b"), tree.generation("b")
@@ -104,7 +105,7 @@ def test_a_generation_changes_where_a_route_may_have(tree: Tree) -> None:
     assert tree.generation("b") != b
 
 
-@pytest.mark.parametrize("tree", [MqttSubscriptionTree(50), SubscriptionTree(50)])
+@pytest.mark.parametrize("tree", [make_routing(20, 50)[0], SubscriptionTree(50)])
 def test_a_match_of_too_many_steps_is_counted_and_matches_nothing_wrongly(tree: Tree) -> None:
     for levels in product("a+", repeat=8):
         tree.add(READERS[0], Subscription("/".join(levels)))
@@ -114,8 +115,7 @@ def test_a_match_of_too_many_steps_is_counted_and_matches_nothing_wrongly(tree: 
 
 
 def test_topics_with_the_same_subscribers_share_a_route() -> None:
-    tree = MqttSubscriptionTree(STEPS_MAX)
-    routes = MqttRouteCache(tree, 100)
+    tree, routes = make_routing(100)
     tree.add(READERS[0], Subscription("s/#", 1))
     tree.add(READERS[1], Subscription("s/b", 1))
     assert routes.find("s/a") is routes.find("s/c")
@@ -126,8 +126,7 @@ def test_topics_with_the_same_subscribers_share_a_route() -> None:
 
 
 def test_a_cache_keeps_what_was_used_lately() -> None:
-    tree = MqttSubscriptionTree(STEPS_MAX)
-    routes = MqttRouteCache(tree, 8)
+    _, routes = make_routing(8)
     for number in range(100):
         routes.find(f"t/{number}")
         routes.find("often")

@@ -167,17 +167,16 @@ class Delivery:
             tail = self._open_unknown(shard_name, run.first)
             if tail is None:
                 return
-        messages = ReceivedMessages(run, tail)
         if run.first != tail.end or tail.reading or self._limits.holds_any:
-            self.appended(shard_name, Offset(run.first), messages)
+            self.appended(shard_name, Offset(run.first), ReceivedMessages(run, tail))
             return
-        tail.end += len(messages)
+        tail.end += len(run)
         if not tail.queued:
             if not self.routes.find(run.topic).entries:
                 tail.known_end = tail.end
                 return
             self._dirty.append(tail)
-        tail.queued.append(messages)
+        tail.queued.append(ReceivedMessages(run, tail))
         if not self._is_scheduled:
             self._schedule()
 
