@@ -140,6 +140,9 @@ class Nodes:
     def bootstrap(self) -> str:
         return ",".join(self.kafka.values())
 
+    def runs_old_release(self, node: int) -> bool:
+        return self.old_tree is not None and node not in self.upgraded
+
     def start(self, node: int) -> None:
         _, storage, kafka, http = self._ports[node]
         joining = [f"{node}@{self.internal[node]}"] if node == self.spare else []
@@ -153,8 +156,7 @@ class Nodes:
             arguments += ["--set", f"{name}={value}"]
         inside = self.network.command(node) if self.network is not None else []
         files = [str(self.directory / f"{name}-{node}") for name in ("clock", "boot")]
-        is_old = self.old_tree is not None and node not in self.upgraded
-        sources = {"PYTHONPATH": str(self.old_tree)} if is_old else {}
+        sources = {"PYTHONPATH": str(self.old_tree)} if self.runs_old_release(node) else {}
         with (self.directory / f"{node}.log").open("ab") as log:
             log.write(f"--- start at {time.monotonic():.3f}\n".encode())
             log.flush()
