@@ -109,6 +109,8 @@ class MqttBroker:
         )
         self.publish_path.fast = make_fast_path(self.publish_path, drivers, self.limits)
         self.publisher: Final = PublishService(self.publish_path)
+        self.reload_files: Callable[[], Coroutine[object, object, None]] | None = None
+        """Reads the files of the access policy again; None: there are none."""
         self.connect_internally: Callable[[str], socket.socket] | None = None
         """Returns the client's end of a connection within this process; set by the server."""
         self.shared: SharedSubscriptions | None = None

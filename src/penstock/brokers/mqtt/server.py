@@ -91,6 +91,16 @@ class MqttServer:
     def is_serving(self) -> bool:
         return self._network.is_serving
 
+    @property
+    def has_access_files(self) -> bool:
+        """Whether there is a password file or a file of access rules."""
+        return self.broker.reload_files is not None
+
+    def reload_access_files(self) -> None:
+        """Read the password file and the access rules again; returns before that is done."""
+        if self.broker.reload_files is not None and self.is_serving:
+            self._network.run(self.broker.reload_files())
+
     def close(self) -> None:
         """Stop: clients are disconnected, what they were promised is stored. May be called
         again."""

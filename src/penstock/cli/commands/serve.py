@@ -166,11 +166,22 @@ def _serve_node(data: str, settings: Settings) -> None:
             )
         else:
             _print_banner(server, data)
+        if server.mqtt is not None and server.mqtt.has_access_files:
+            _reload_on_signal(server.mqtt)
         notify(READY, f"serving {data}")
         _wait_for_signal(stopping)
         notify(STOPPING)
         _print_event("stopping", "finishing calls, syncing to disk", as_json=as_json)
     _print_event("stopped", "", as_json=as_json)
+
+
+def _reload_on_signal(mqtt: MqttServer) -> None:
+    """Let SIGHUP read the password file and the access rules of MQTT clients again."""
+
+    def reload(_number: int, _frame: FrameType | None) -> None:
+        mqtt.reload_access_files()
+
+    signal.signal(signal.SIGHUP, reload)
 
 
 def _wait_for_signal(stopping: threading.Event) -> None:

@@ -206,3 +206,25 @@ def _until_allowed(client: BlockingMqttClient, topic: str) -> None:
         else:
             return
     raise AssertionError("the changed rules were not read")
+
+
+def test_the_access_files_are_read_again_on_request(tmp_path: Path) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("topic a\n", "utf-8")
+    settings = node_settings(
+        mqtt_access__acl_file=str(acl), mqtt_access__file_check_interval_ms=3_600_000
+    )
+    with (
+        quick_directory() as directory,
+        serve(Path(directory) / "data", settings) as server,
+        BlockingMqttClient(options(port_of(server), "c")) as client,
+    ):
+        assert server.mqtt is not None
+        acl.write_text("topic b\n", "utf-8")
+        with pytest.raises(RefusedError, match="not authorized"):
+            client.publish("b", b"", qos=1)
+        server.mqtt.reload_access_files()
+        _until_allowed(client, "b")
+        acl.write_text("topc c\n", "utf-8")
+        server.mqtt.reload_access_files()
+        client.publish("b", b"", qos=1)  # a file with an error changes nothing

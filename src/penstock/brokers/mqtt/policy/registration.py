@@ -64,6 +64,8 @@ class AccessPolicy:
                 settings.flapping_ban_ms,
             )
             hooks.observers.append(FlappingObserver(flapping, self.blacklist.blacklist, clock))
+        if not self.is_open:
+            broker.reload_files = self.reload
         broker.on_start(self._start)
 
     async def _start(self) -> None:
