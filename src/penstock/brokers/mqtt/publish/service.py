@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.brokers.mqtt.deliver.message import Message
@@ -41,9 +41,10 @@ class PublishService:
                 publisher=publisher,
                 receipt=receipt,
             )
-            await self._append(mapped, record, [message])
-            if retained is not None:
-                await self._append(retained, path.retained.put(message, record), [])
+            if retained is None:
+                await self._append(mapped, record, [message])
+            else:
+                await self._append_retained(mapped, retained, record, message)
         except StoreError as error:
             reason = reason_of(error)
             path.metrics.count_refused(reason)
@@ -81,11 +82,32 @@ class PublishService:
             mapped = self._path.retained.resolve(topic)
         return mapped
 
-    async def _append(self, mapped: MappedTopic, record: Record, messages: list[Message]) -> None:
-        """Append one record; raise what its refusal raises."""
+    async def _append_retained(
+        self, mapped: MappedTopic, retained: MappedTopic, record: Record, message: Message
+    ) -> None:
+        following: list[Record] = []
+
+        def put() -> None:
+            # Together with the delivery: a subscription that comes later finds it here.
+            following.append(self._path.retained.put(message, record))
+
+        await self._append(mapped, record, [message], put)
+        await self._append(retained, following[0], [])
+
+    async def _append(
+        self,
+        mapped: MappedTopic,
+        record: Record,
+        messages: list[Message],
+        stored: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Append one record, and call `stored` when it is delivered; raise what its refusal
+        raises."""
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def finish(_append: Append, outcomes: Sequence[Outcome]) -> None:
+            if not isinstance(outcomes[0], StoreError):
+                stored()
             if not done.done():
                 done.set_result(outcomes[0])
 
