@@ -56,6 +56,6 @@ class Extras:
         receipts = ShardReceipts(broker.drivers, broker.mapping, self.delayed.oldest_due_ms)
         broker.spawn(self.delayed.run(receipts), "mqtt-delayed")
         if broker.all_settings.mqtt_features.sparkplug:
-            broker.spawn(BirthCertificates(broker).run(), "mqtt-sparkplug")
+            await BirthCertificates(broker).start()
         if broker.all_settings.mqtt_features.sys_interval_ms:
             broker.spawn(SysTopics(broker).run(), "mqtt-sys-topics")

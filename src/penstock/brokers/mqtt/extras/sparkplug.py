@@ -8,6 +8,7 @@ The certificate has the same payload; the birth message itself is delivered unch
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from penstock.brokers.mqtt.client import ClientOptions, MqttClient
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 CERTIFICATES: Final = "$sparkplug/certificates/"
 CLIENT_ID: Final = "$sparkplug"
+START_S: Final = 20.0
 SESSION_EXPIRY_S: Final = 7 * 24 * 3600
 _NAMESPACES: Final = ("spBv1.0/", "spAv1.0/")
 _LEVELS: Final = {"NBIRTH": 4, "DBIRTH": 5}
@@ -39,6 +41,13 @@ class BirthCertificates:
 
     def __init__(self, broker: MqttBroker) -> None:
         self._broker: Final = broker
+        self._is_subscribed: Final = asyncio.Event()
+
+    async def start(self) -> None:
+        """Return when no further birth message can be missed."""
+        self._broker.spawn(self.run(), "mqtt-sparkplug")
+        async with asyncio.timeout(START_S):
+            await self._is_subscribed.wait()
 
     async def run(self) -> None:
         """Publish certificates until the task is cancelled."""
@@ -53,6 +62,7 @@ class BirthCertificates:
             for namespace in _NAMESPACES:
                 await client.subscribe(f"{namespace}+/NBIRTH/+", qos=1)
                 await client.subscribe(f"{namespace}+/DBIRTH/+/+", qos=1)
+            self._is_subscribed.set()
             while True:
                 birth = await client.next_message()
                 topic = certificate_topic(birth.topic)
