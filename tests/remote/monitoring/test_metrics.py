@@ -82,6 +82,14 @@ FAULTS: Final = {
     "penstock_mqtt_messages_dropped",
     "penstock_mqtt_messages_resent",
     "penstock_mqtt_slow_subscribers",
+    # What only access rules, a blacklist, delayed messages and bridges move:
+    # tests/brokers/mqtt/admin/test_feature_metrics.py does.
+    "penstock_mqtt_blacklist_entries",
+    "penstock_mqtt_delayed_messages",
+    "penstock_mqtt_delayed_published",
+    "penstock_mqtt_access_denials",
+    "penstock_mqtt_bridge_connected",
+    "penstock_mqtt_bridge_messages",
     # Moved, and 0 again when all is done; or 0 after a clean start.
     "penstock_segment_dispatch_lag_records",
     "penstock_segment_recovery_records",

@@ -30,6 +30,8 @@ class MqttMetrics(Collector):
         """Topics and bytes."""
         self.sessions: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Sessions and subscriptions."""
+        self.features: Callable[[], Iterator[Metric]] | None = None
+        """Metrics of the parts beyond the standard."""
         self.network = NetworkCounters()
         self.delivery = DeliveryCounts()
         self._refused: Final[Counter[int]] = Counter()
@@ -54,6 +56,8 @@ class MqttMetrics(Collector):
     # Showing
 
     def collect(self) -> Iterator[Metric]:
+        if self.features is not None:
+            yield from self.features()
         yield from self._gauges()
         yield from self._counters()
         for name, meaning, label, counts in (

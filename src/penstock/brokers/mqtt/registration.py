@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.brokers.mqtt.admin.api import AdminApi
+from penstock.brokers.mqtt.admin.metrics import FeatureMetrics
 from penstock.brokers.mqtt.admin.requests import PREFIX, AdminRequests
 from penstock.brokers.mqtt.bridge.registration import Bridges
 from penstock.brokers.mqtt.broker import MqttBroker
@@ -15,7 +16,8 @@ def register_all(broker: MqttBroker) -> None:
     """Add all parts that the settings ask for; raise `SettingsError` when these are wrong."""
     policy = AccessPolicy(broker)
     extras = Extras(broker)
-    Bridges(broker)
+    bridges = Bridges(broker)
+    broker.metrics.features = FeatureMetrics(policy, extras, bridges).collect
     api = AdminApi(broker, policy.blacklist, extras.slow)
     requests = AdminRequests(api, broker.publisher, allows_local_clients=policy.is_open)
     broker.hooks.publish_handlers[PREFIX] = requests

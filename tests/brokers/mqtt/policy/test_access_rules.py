@@ -111,6 +111,13 @@ def test_a_prefix_does_not_bypass_the_rules(rules: AccessRules, prefix: str) -> 
     assert not client.allows("subscribe", f"{prefix}#")
 
 
+def test_a_delayed_message_needs_the_permission_for_its_topic(rules: AccessRules) -> None:
+    client = rules.for_client(Principal("c", "alice"))
+    assert client.allows("publish", "$delayed/5/plant/1/state")
+    assert not client.allows("publish", "$delayed/5/plant/secret/state")
+    assert not client.allows("publish", "$delayed/5/other")
+
+
 @pytest.mark.parametrize(
     "line",
     ["topc read a", "topic", "user", "topic read a/#/b", "topic a+/b", "address 10.0.0.0/99"],

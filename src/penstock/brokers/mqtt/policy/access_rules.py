@@ -24,7 +24,13 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final, Literal
 
-from penstock.brokers.mqtt.policy.filters import covers, inner_filter, matches, overlaps
+from penstock.brokers.mqtt.policy.filters import (
+    covers,
+    inner_filter,
+    inner_name,
+    matches,
+    overlaps,
+)
 from penstock.errors import SettingsError
 
 Action = Literal["publish", "subscribe"]
@@ -114,7 +120,7 @@ class ClientRules:
         if self.allows_all:
             return True
         if action == "publish":
-            return self._allows_name(topic)
+            return self._allows_name(inner_name(topic))
         return self._allows_filter(inner_filter(topic))
 
     def _allows_name(self, name: str) -> bool:

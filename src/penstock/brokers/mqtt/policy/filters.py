@@ -14,6 +14,7 @@ from typing import Final
 SHARE_PREFIX: Final = "$share/"
 QUEUE_PREFIX: Final = "$queue/"
 EXCLUSIVE_PREFIX: Final = "$exclusive/"
+DELAYED_PREFIX: Final = "$delayed/"
 REPLAY_PREFIX: Final = "$replay/"
 
 
@@ -60,6 +61,11 @@ def inner_filter(topic_filter: str) -> str:
                 break
         else:
             return topic_filter
+
+
+def inner_name(topic: str) -> str:
+    """Return the topic that a message is published to: without the prefix `$delayed/{seconds}/`."""
+    return topic.split("/", 2)[-1] if topic.startswith(DELAYED_PREFIX) else topic
 
 
 _PREFIX_LEVELS: Final = (

@@ -48,10 +48,11 @@ class AccessPolicy:
             self.blacklist.blacklist, ConnectionRates(limits, clock.monotonic()), clock
         )
         hooks = broker.hooks
+        self._authorizer: RuleAuthorizer | None = None
         hooks.gate = self._gate
         hooks.authenticator = FileAuthenticator(self.files, settings, broker.run_blocking)
         if settings.acl_file:
-            hooks.authorizer = RuleAuthorizer(self.files)
+            self._authorizer = hooks.authorizer = RuleAuthorizer(self.files)
         if settings.subscription_refusal == "unspecified_error":
             hooks.subscription_refusal = ReasonCode.UNSPECIFIED_ERROR
         rates = PublishRates(limits, clock)
@@ -67,6 +68,11 @@ class AccessPolicy:
         if not self.is_open:
             broker.reload_files = self.reload
         broker.on_start(self._start)
+
+    @property
+    def denials(self) -> int:
+        """How many publishes and subscriptions the rules denied."""
+        return 0 if self._authorizer is None else self._authorizer.denials
 
     async def _start(self) -> None:
         await self.blacklist.load()
