@@ -516,7 +516,7 @@ def table(rows: dict[str, dict[str, list[Row]]], names: list[str]) -> Iterator[s
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr] # it has one
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--size", type=int, default=100, help="bytes of a payload")
     parser.add_argument("--rounds", type=int, default=3)

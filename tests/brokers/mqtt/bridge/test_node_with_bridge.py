@@ -11,6 +11,7 @@ from tests.brokers.mqtt.serving import node_settings, port_of, serve
 from tests.engine.quick_directory import quick_directory
 
 from penstock.brokers.mqtt.client import BlockingMqttClient, ClientOptions
+from penstock.brokers.mqtt.wire.packets import Publish
 from penstock.remote.server.node_server import Server
 from penstock.settings import Settings
 
@@ -59,6 +60,7 @@ def until_subscribed(server: Server) -> None:
 
 
 def test_each_message_reaches_the_other_broker_once_over_restarts(tmp_path: Path) -> None:
+    received: list[Publish] = []
     with quick_directory() as directory, Mosquitto(tmp_path) as remote:
         settings = bridged_to(remote)
         with session(remote.port, "there") as there:
