@@ -465,14 +465,23 @@ class MqttGrants:
     def clear(self) -> None: ...
 
 class MqttReceivedRun:
-    """Publishes of one topic and QoS that were received and stored, with consecutive offsets."""
+    """Publishes of one shard and QoS that were received and stored, with consecutive offsets."""
 
     def __len__(self) -> int: ...
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic of the first message."""
+
     @property
     def mapped(self) -> object:
-        """What `MqttIntake.admit` got for the topic."""
+        """What `MqttIntake.admit` got for the topic of the first message."""
+
+    @property
+    def shard(self) -> int:
+        """What `MqttIntake.add_shard` returned."""
+
+    def split(self, routes: MqttRouteCache) -> list[tuple[Route, MqttReceivedRun]]:
+        """Return the parts whose messages have the same route, in order."""
 
     @property
     def qos(self) -> int: ...
@@ -534,6 +543,7 @@ class MqttIntake:
         has_receipts: bool,
         now_ms: int,
         leaves_acks: bool,
+        routes: MqttRouteCache | None = None,
     ) -> tuple[
         int,
         bool,
@@ -547,9 +557,11 @@ class MqttIntake:
 
         `grants` None: the client may do everything. `received` has the QoS 2 packet ids of the
         client that are not released; at most `qos2_max` are added. With `leaves_acks` the caller
-        asks the runs for acknowledgements. Return the consumed bytes, whether the next packet has
-        to be decoded, replies, runs in order of receipt, (shard, first offset, count) of each
-        group, (type, packet ids) of acknowledgements, and the bytes of topics and payloads."""
+        asks the runs for acknowledgements; with `routes`, too, publishes without subscribers are
+        acknowledged as such, and runs have all topics of a shard. Return the consumed bytes,
+        whether the next packet has to be decoded, replies, runs, (shard, first offset, count) of
+        each group, (type, packet ids) of acknowledgements, and the bytes of topics and
+        payloads."""
 
 class MqttSubscriptionTree:
     """`penstock.brokers.mqtt.subscriptions.interface.Tree`."""

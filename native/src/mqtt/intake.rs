@@ -19,6 +19,7 @@ use super::frame::{self, frame, Frame};
 use super::names::NameLimits;
 use super::received::{ReceivedRun, Slice};
 use super::records::{expires_at, headers, is_cheap, message, Publisher, Texts};
+use super::routes::RouteCache;
 use crate::append_path::{AppendPath, Group};
 use crate::bytes::{extend, View};
 use crate::message::Message;
@@ -27,6 +28,7 @@ const TOPICS_MAX: usize = 65_536;
 /// Messages of one call: their records are one append, during which other writers wait.
 const MESSAGES_MAX: usize = 65_536;
 const PINGRESP: [u8; 2] = [0xD0, 0];
+const NO_MATCHING_SUBSCRIBERS: u8 = 0x10;
 
 /// A shard that takes publishes without further questions.
 struct Shard {
@@ -40,8 +42,8 @@ pub struct Topic {
     pub name: Py<PyString>,
     /// What Python knows of it.
     pub mapped: Py<PyAny>,
+    pub shard: usize,
     number: u32,
-    shard: usize,
 }
 
 /// What the publishes of one client may do: the topics that it was allowed, by number and QoS.
@@ -91,6 +93,8 @@ struct Parsed<'a> {
     size: usize,
     consumed: usize,
     is_left: bool,
+    /// Of the last topic that was asked for.
+    has_subscribers: Option<bool>,
 }
 
 /// What is known of the client that sends a buffer.
@@ -103,6 +107,9 @@ struct Client<'a, 'py> {
     qos2_max: usize,
     has_receipts: bool,
     leaves_acks: bool,
+    /// With them, publishes without subscribers are acknowledged as such if `leaves_acks`, and runs
+    /// have all topics of a shard.
+    routes: Option<&'a Bound<'py, RouteCache>>,
 }
 
 /// The type of acknowledgements that follow each other, and their packet ids.
@@ -177,7 +184,8 @@ impl Intake {
     /// `received` has the QoS 2 packet ids of the client that are not released. With `leaves_acks` the
     /// runs make the acknowledgements, because they need reasons.
     #[pyo3(signature = (
-        view, version, grants, received, qos2_max, session, is_stamped, has_receipts, now_ms, leaves_acks
+        view, version, grants, received, qos2_max, session, is_stamped, has_receipts, now_ms, leaves_acks,
+        routes=None
     ))]
     #[allow(clippy::too_many_arguments)]
     fn receive<'py>(
@@ -193,14 +201,18 @@ impl Intake {
         has_receipts: bool,
         now_ms: i64,
         leaves_acks: bool,
+        routes: Option<&Bound<'py, RouteCache>>,
     ) -> PyResult<Fed<'py>> {
         let view = View::readable(view)?;
         let data = view.bytes();
-        let client = Client { version, grants, received, qos2_max, has_receipts, leaves_acks };
-        let parsed = self.parse(data, &client)?;
+        let client =
+            Client { version, grants, received, qos2_max, has_receipts, leaves_acks, routes };
+        let parsed = self.parse(py, data, &client)?;
         let nothing = |py| (0, true, PyBytes::new(py, &[]), vec![], vec![], vec![], 0);
         let publisher = Publisher { session, is_stamped, has_receipts };
-        let Some((runs, stored)) = self.store(py, data, &parsed, publisher, now_ms)? else {
+        let Some((runs, stored)) =
+            self.store(py, data, &parsed, publisher, now_ms, routes.is_some())?
+        else {
             return Ok(nothing(py));
         };
         let replies = PyBytes::new(py, &parsed.replies);
@@ -210,7 +222,12 @@ impl Intake {
 }
 
 impl Intake {
-    fn parse<'a>(&self, data: &'a [u8], client: &Client<'_, '_>) -> PyResult<Parsed<'a>> {
+    fn parse<'a>(
+        &self,
+        py: Python<'_>,
+        data: &'a [u8],
+        client: &Client<'_, '_>,
+    ) -> PyResult<Parsed<'a>> {
         let mut parsed = Parsed::default();
         let mut qos2 = HashSet::new();
         let mut known = "";
@@ -241,8 +258,12 @@ impl Intake {
                     if is_full || publish.qos == 2 && !qos2.insert(publish.packet_id) {
                         break true;
                     }
+                    if publish.qos > 0 {
+                        let is_same = publish.topic == known;
+                        parsed.add_reply(py, &publish, client, is_same)?;
+                    }
                     known = publish.topic;
-                    parsed.add(publish, topic, client.leaves_acks);
+                    parsed.add(publish, topic);
                 }
                 kind @ frame::PUBACK..=frame::PUBCOMP => {
                     let flags = if kind == frame::PUBREL { 2 } else { 0 };
@@ -289,6 +310,7 @@ impl Intake {
         parsed: &Parsed<'a>,
         publisher: Publisher,
         now_ms: i64,
+        joins_topics: bool,
     ) -> PyResult<Option<(Vec<ReceivedRun>, Vec<Stored>)>> {
         let publishes = &parsed.publishes;
         if publishes.is_empty() {
@@ -326,21 +348,45 @@ impl Intake {
         let stored = shards.iter().zip(&firsts).zip(&groups);
         let stored = stored.map(|((&shard, &first), group)| (shard, first, group.messages.len()));
         let offsets = places.iter().map(|&(group, row)| firsts[group] + row as i64);
-        let runs = parsed.runs(data, offsets, publisher.session, now_ms);
+        let runs = parsed.runs(data, offsets, publisher.session, now_ms, joins_topics);
         Ok(Some((runs, stored.collect())))
     }
 }
 
 impl<'a> Parsed<'a> {
-    fn add(&mut self, publish: Publish<'a>, topic: Arc<Topic>, leaves_acks: bool) {
-        if publish.qos > 0 && !leaves_acks {
-            let kind = if publish.qos == 1 { frame::PUBACK } else { frame::PUBREC };
-            let [high, low] = publish.packet_id.to_be_bytes();
-            extend(&mut self.replies, &[kind << 4, 2, high, low]);
-        }
+    fn add(&mut self, publish: Publish<'a>, topic: Arc<Topic>) {
         self.size += publish.payload.len() + publish.topic.len();
         self.publishes.push(publish);
         self.topics.push(topic);
+    }
+
+    /// Add PUBACK or PUBREC, unless the runs make them. `is_same`: the topic is that of the last one.
+    fn add_reply(
+        &mut self,
+        py: Python<'_>,
+        publish: &Publish<'_>,
+        client: &Client<'_, '_>,
+        is_same: bool,
+    ) -> PyResult<()> {
+        let kind = if publish.qos == 1 { frame::PUBACK } else { frame::PUBREC };
+        let [high, low] = publish.packet_id.to_be_bytes();
+        match (client.leaves_acks, client.routes) {
+            (true, None) => return Ok(()),
+            (true, Some(routes)) => {
+                if !is_same || self.has_subscribers.is_none() {
+                    let found = routes.borrow_mut().has_subscribers(py, publish.topic)?;
+                    self.has_subscribers = Some(found);
+                }
+                if self.has_subscribers == Some(false) {
+                    let reply = [kind << 4, 3, high, low, NO_MATCHING_SUBSCRIBERS];
+                    extend(&mut self.replies, &reply);
+                    return Ok(());
+                }
+            }
+            _ => (),
+        }
+        extend(&mut self.replies, &[kind << 4, 2, high, low]);
+        Ok(())
     }
 
     /// Add an acknowledgement that reports success; false: it is for Python.
@@ -357,13 +403,15 @@ impl<'a> Parsed<'a> {
         true
     }
 
-    /// The runs of consecutive publishes with the same topic and QoS.
+    /// The runs of publishes with consecutive offsets of a shard and the same QoS; unless they join
+    /// topics, of consecutive publishes with the same topic.
     fn runs(
         &self,
         data: &'a [u8],
         offsets: impl Iterator<Item = i64>,
         publisher: u64,
         now_ms: i64,
+        joins_topics: bool,
     ) -> Vec<ReceivedRun> {
         let data = &data[..self.consumed];
         let copy: Arc<[u8]> = data.into();
@@ -375,27 +423,50 @@ impl<'a> Parsed<'a> {
             (start as u32, (start + part.len()) as u32)
         };
         let mut runs: Vec<ReceivedRun> = Vec::new();
+        // The last run of each shard.
+        let mut last: Vec<(usize, usize)> = Vec::new();
         for ((publish, topic), offset) in self.publishes.iter().zip(&self.topics).zip(offsets) {
             let slice = Slice {
                 payload: place(publish.payload),
                 properties: place(publish.raw_properties),
                 packet_id: publish.packet_id,
                 expires_at_ms: expires_at(publish, now_ms),
+                topic: topic.clone(),
             };
-            match runs.last_mut() {
-                Some(run) if run.qos == publish.qos && Arc::ptr_eq(&run.topic, topic) => {
+            let known = last.iter().rposition(|&(shard, _)| shard == topic.shard);
+            let run = match known {
+                Some(at) if joins_topics => runs.get_mut(last[at].1),
+                _ => runs.last_mut(),
+            };
+            match run {
+                Some(run) if run.continues(publish.qos, topic, joins_topics) => {
                     run.slices.push(slice);
+                    continue;
                 }
-                _ => runs.push(ReceivedRun {
-                    data: copy.clone(),
-                    slices: vec![slice],
-                    topic: topic.clone(),
-                    qos: publish.qos,
-                    first: offset,
-                    publisher,
-                }),
+                _ => (),
             }
+            match known {
+                Some(at) => last[at].1 = runs.len(),
+                None => last.push((topic.shard, runs.len())),
+            }
+            runs.push(ReceivedRun {
+                data: copy.clone(),
+                slices: vec![slice],
+                shard: topic.shard,
+                qos: publish.qos,
+                first: offset,
+                publisher,
+            });
         }
         runs
+    }
+}
+
+impl ReceivedRun {
+    /// Whether a publish can be part of the run, if it is the next one of its shard.
+    fn continues(&self, qos: u8, topic: &Arc<Topic>, joins_topics: bool) -> bool {
+        let is_same = |last: &Slice| Arc::ptr_eq(&last.topic, topic);
+        let is_joined = joins_topics || self.slices.last().is_some_and(is_same);
+        self.qos == qos && self.shard == topic.shard && is_joined
     }
 }

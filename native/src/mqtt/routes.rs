@@ -301,25 +301,7 @@ impl RouteCache {
 
     /// Return who is subscribed to a topic.
     fn find<'py>(&mut self, py: Python<'py>, topic: &str) -> PyResult<Bound<'py, PyAny>> {
-        let generation = self.tree.borrow(py).generation_of(topic);
-        if let Some(cached) = self.young.get(topic).filter(|known| known.generation == generation) {
-            return Ok(cached.route.bind(py).clone());
-        }
-        let known = self.old.remove(topic).filter(|known| known.generation == generation);
-        let route = match known {
-            Some(cached) => cached.route,
-            None => {
-                self.misses += 1;
-                let found = self.tree.borrow_mut(py).route(py, topic)?;
-                self.share(found)
-            }
-        };
-        if self.young.len() >= self.half {
-            self.old = std::mem::take(&mut self.young);
-        }
-        let cached = Cached { route: route.clone_ref(py), generation };
-        self.young.insert(topic.into(), cached);
-        Ok(route.into_bound(py))
+        self.route_of(py, topic)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -341,6 +323,33 @@ impl RouteCache {
 }
 
 impl RouteCache {
+    pub fn route_of<'py>(&mut self, py: Python<'py>, topic: &str) -> PyResult<Bound<'py, PyAny>> {
+        let generation = self.tree.borrow(py).generation_of(topic);
+        if let Some(cached) = self.young.get(topic).filter(|known| known.generation == generation) {
+            return Ok(cached.route.bind(py).clone());
+        }
+        let known = self.old.remove(topic).filter(|known| known.generation == generation);
+        let route = match known {
+            Some(cached) => cached.route,
+            None => {
+                self.misses += 1;
+                let found = self.tree.borrow_mut(py).route(py, topic)?;
+                self.share(found)
+            }
+        };
+        if self.young.len() >= self.half {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let cached = Cached { route: route.clone_ref(py), generation };
+        self.young.insert(topic.into(), cached);
+        Ok(route.into_bound(py))
+    }
+
+    pub fn has_subscribers(&mut self, py: Python<'_>, topic: &str) -> PyResult<bool> {
+        let route = self.route_of(py, topic)?;
+        Ok(route.getattr(pyo3::intern!(py, "entries"))?.len()? > 0)
+    }
+
     /// The route of another topic with the same subscribers, so that messages of both make one run.
     /// A route holds what its key names, so the same places are the same objects.
     fn share(&mut self, found: Found<'_>) -> Py<PyAny> {

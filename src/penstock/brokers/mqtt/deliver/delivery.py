@@ -172,7 +172,7 @@ class Delivery:
             return
         tail.end += len(run)
         if not tail.queued:
-            if not self.routes.find(run.topic).entries:
+            if not len(self.tree):
                 tail.known_end = tail.end
                 return
             self._dirty.append(tail)
@@ -277,9 +277,7 @@ class Delivery:
                 if run and current is not None:
                     _hand_over(Run(tail, run, qos, now_ms), current)
                 run, current = [], None
-                route = find(message.source.topic)
-                if route.entries:
-                    _hand_over(Run(tail, message, message.source.qos, now_ms), route)
+                self._deliver_received(message, now_ms)
                 continue
             route = find(message.topic)
             if route is not current or message.qos != qos:
@@ -290,6 +288,13 @@ class Delivery:
             run.append(message)
         if run and current is not None:
             _hand_over(Run(tail, run, qos, now_ms), current)
+
+    def _deliver_received(self, messages: ReceivedMessages, now_ms: int) -> None:
+        """Hand messages over that native code has received, by their routes."""
+        tail = messages.shard
+        for route, part in messages.split(self.routes):
+            if route.entries:
+                _hand_over(Run(tail, part, part.source.qos, now_ms), route)
 
     # Appends of other writers
 

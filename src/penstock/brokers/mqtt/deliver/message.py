@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, TypeAlias, overload
+from typing import TYPE_CHECKING, Final, TypeAlias, cast, overload
 
 if TYPE_CHECKING:
-    from penstock._native import MqttReceivedRun
+    from penstock._native import MqttReceivedRun, MqttRouteCache
     from penstock.brokers.mqtt.deliver.shard_tail import ShardTail
     from penstock.brokers.mqtt.deliver.window import InFlight
+    from penstock.brokers.mqtt.subscriptions.interface import Route, RoutedTopics
     from penstock.brokers.mqtt.wire.properties import Properties
 
 
@@ -81,6 +82,12 @@ class ReceivedMessages(Sequence[Message]):
 
     def __len__(self) -> int:
         return self._count
+
+    def split(self, routes: RoutedTopics) -> Iterator[tuple[Route, ReceivedMessages]]:
+        """Yield the parts whose messages have the same route, in order."""
+        native = cast("MqttRouteCache", routes)  # as what has received the messages
+        for route, part in self.source.split(native):
+            yield route, ReceivedMessages(part, self.shard)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...

@@ -12,17 +12,16 @@ nothing are admitted, so that the acknowledgements leave in order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from penstock.adapter import StorageDriverManager
 from penstock.brokers.mqtt.topics.mapping import MappedTopic
 from penstock.brokers.mqtt.wire.packets import MQTT_5
-from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
 from penstock.brokers.mqtt.wire.validation import DecodeLimits
 from penstock.codec.select import IS_NATIVE
 
 if TYPE_CHECKING:
-    from penstock._native import MqttGrants, MqttIntake, MqttReceivedRun
+    from penstock._native import MqttGrants, MqttIntake, MqttReceivedRun, MqttRouteCache
     from penstock.brokers.mqtt.publish.path import PublishPath
     from penstock.brokers.mqtt.sessions.session import Session
 
@@ -168,6 +167,7 @@ class FastPath:
             session.is_persistent,
             path.clock.now_ms(),
             needs_reasons,
+            cast("MqttRouteCache", path.delivery.routes),  # native, as this class is
         )
         messages = 0
         has_qos1 = False
@@ -178,27 +178,19 @@ class FastPath:
                 numbered[number].count_appended(first, count)
                 messages += count
             self.messages += messages
-            if needs_reasons:
-                replies = b"".join([self._acks(run) for run in runs]) + replies
             for run in runs:
                 has_qos1 |= run.qos == 1
                 self._stored(run, session, received)
         return Fed(consumed, is_left, replies, messages, size, has_qos1, received, acknowledged)
 
-    def _acks(self, run: MqttReceivedRun) -> bytes:
-        if run.qos == 1 and not self._path.delivery.has_subscribers(run.topic):
-            return run.acks(ReasonCode.NO_MATCHING_SUBSCRIBERS)
-        return run.acks(ReasonCode.SUCCESS)
-
     def _stored(self, run: MqttReceivedRun, session: Session, received: list[int]) -> None:
-        mapped = run.mapped
-        assert isinstance(mapped, MappedTopic), "that is what was admitted"
+        name = self._numbered[run.shard].name
         if run.qos == 2:
             ids = run.packet_ids()
             for offset, packet_id in enumerate(ids, run.first):
-                session.mark_stored(packet_id, mapped.shard_name, offset)
+                session.mark_stored(packet_id, name, offset)
             received += ids
-        self._path.delivery.received(mapped.shard_name, run)
+        self._path.delivery.received(name, run)
 
 
 def make_fast_path(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.brokers.mqtt.publish.fast_path import FastPath
     from penstock.brokers.mqtt.publish.inbound import Inbound
     from penstock.brokers.mqtt.retained.store import RetainedStore
+    from penstock.brokers.mqtt.subscriptions.interface import RoutedTopics
     from penstock.brokers.mqtt.topics.creation import TopicCreator
     from penstock.brokers.mqtt.topics.mapping import TopicMapping
     from penstock.settings import MqttSettings
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 class Delivering(Following, Protocol):
     """Takes messages to subscribers; `Delivery` in `deliver`."""
+
+    @property
+    def routes(self) -> RoutedTopics: ...
 
     def passed(self, messages: Sequence[Message]) -> None:
         """Deliver messages that are not stored to the subscribers that are connected."""
