@@ -25,10 +25,15 @@ class Expected:
     """QoS of the messages that must arrive."""
     allowed: set[int] = field(default_factory=set)
     """Messages that may arrive, any number of times: subscriptions have changed since."""
+    is_uncertain: bool = False
+    """Whether a change of the subscriptions failed, so that they are those before or after it."""
     fleeting: set[int] = field(default_factory=set)
     """Messages of QoS 0: at most once, with that QoS."""
 
     def published(self, number: int, topic: str, qos: int) -> None:
+        if self.is_uncertain:
+            self.allowed.add(number)
+            return
         granted = [sub_qos for name, sub_qos in self.subscriptions.items() if matches(name, topic)]
         if not granted:
             return
@@ -62,12 +67,19 @@ class ModelClient:
         self.sent: dict[int, tuple[int, bool]] = {}
         """QoS 2 publishes of the client by packet id: number, and whether PUBREC has come."""
 
-    def new_session(self) -> None:
-        self.expected = Expected()
+    def new_session(self, *, is_uncertain: bool = False) -> None:
+        self.expected = Expected(is_uncertain=is_uncertain)
         self.unreleased.clear()
         self.arrived.clear()
         self.newest.clear()
         self.sent.clear()
+
+    def block(self, is_blocked: bool) -> None:
+        """Take no output, or take it again."""
+        if self.sink is not None and self.session is not None:
+            self.sink.unsent = (2 << 20) * is_blocked
+            if not is_blocked:
+                self.session.writable()
 
     def lost_connection(self) -> None:
         """What was not read is lost."""
@@ -112,7 +124,7 @@ class ModelClient:
         elif packet.qos == 1:
             self.to_acknowledge.append((packet.packet_id, PacketType.PUBACK))
         times = self.arrived[number] = self.arrived.get(number, 0) + 1
-        if number in expected.allowed:
+        if number in expected.allowed or expected.is_uncertain:
             return
         if packet.qos == 0:
             assert number in expected.fleeting, f"{number} came with QoS 0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -14,7 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.brokers.mqtt.sessions.specification import ModelClient
 from tests.brokers.mqtt.sessions.world import STORED, World
 
-from penstock.record import Offset
+from penstock.adapter.topics.routes import TopicRoute
+from penstock.brokers.mqtt.sessions import row_writer
+from penstock.brokers.mqtt.sessions.row_writer import Fence
+from penstock.errors import DiskFullError, StoreError
+from penstock.record import Offset, Record
 
 T = TypeVar("T")
 NAMES = ("x", "y")
@@ -26,12 +31,32 @@ EXPIRY_S = 600
 PATIENCE_S = 5.0
 
 
+class Disk:
+    """Refuses the rows of sessions while it is full."""
+
+    def __init__(self) -> None:
+        self._write = row_writer._write_parts
+        self.is_full = self.was_full = False
+
+    def write(
+        self, route: TopicRoute, parts: dict[int, list[Record]], fence: Fence | None
+    ) -> dict[int, StoreError]:
+        if self.is_full:
+            return dict.fromkeys(parts, DiskFullError("the disk is full"))
+        return self._write(route, parts, fence)
+
+    def restore(self) -> None:
+        row_writer._write_parts = self._write
+
+
 class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.world = World(partitions=2)
         self.clients = {name: ModelClient(name) for name in NAMES}
+        self.disk = Disk()
+        row_writer._write_parts = self.disk.write
         self.number = 0
         self.under_way: set[int] = set()
         """Stored, and perhaps not delivered yet: a new subscription may get them."""
@@ -61,22 +86,35 @@ class Histories(RuleBasedStateMachine):
     @rule(name=CLIENTS, clean=st.sampled_from([False] * 9 + [True]), maximum=st.integers(1, 5))
     def connect(self, name: str, clean: bool, maximum: int) -> None:
         client = self.clients[name]
-        session, sink, is_present = self.run(
-            self.world.connect(name, clean=clean, expiry_s=EXPIRY_S, receive_maximum=maximum)
-        )
-        assert is_present == (client.expected is not None and not clean)
         client.lost_connection()
+        if clean:
+            client.expected = None
+        try:
+            session, sink, is_present = self.run(
+                self.world.connect(name, clean=clean, expiry_s=EXPIRY_S, receive_maximum=maximum)
+            )
+        except DiskFullError:
+            return
+        assert is_present or client.expected is None, "a session is lost"
         if not is_present:
             client.new_session()
+        elif client.expected is None:
+            # The rows of a session that has ended could not be removed before a crash.
+            assert self.disk.was_full
+            client.new_session(is_uncertain=True)
         client.session, client.sink = session, sink
-        for packet_id, (number, _) in list(client.sent.items()):
-            self.send_qos2(client, packet_id, number)
+        for packet_id, (number, is_received) in list(client.sent.items()):
+            if is_received:
+                self.release(name, packet_id)
+            else:
+                self.send_qos2(client, packet_id, number)
 
     @rule(name=CLIENTS)
     def disconnect(self, name: str) -> None:
         client = self.clients[name]
         if client.session is not None:
-            self.run(self.world.disconnect(client.session))
+            with suppress(DiskFullError):
+                self.run(self.world.disconnect(client.session))
             client.lost_connection()
 
     @rule(name=CLIENTS, topic_filter=FILTERS, qos=QOS)
@@ -86,7 +124,11 @@ class Histories(RuleBasedStateMachine):
             return
         client.expected.changed()
         client.expected.allowed |= self.under_way
-        self.run(self.world.subscribe(client.session, topic_filter, qos))
+        try:
+            self.run(self.world.subscribe(client.session, topic_filter, qos))
+        except DiskFullError:
+            client.expected.is_uncertain = True
+            return
         self.under_way.clear()
         client.expected.subscriptions[topic_filter] = qos
 
@@ -98,7 +140,10 @@ class Histories(RuleBasedStateMachine):
         if topic_filter in client.expected.subscriptions:
             client.expected.changed()
             del client.expected.subscriptions[topic_filter]
-        self.run(self.world.service.registry.unsubscribe(client.session, [topic_filter]))
+        try:
+            self.run(self.world.service.registry.unsubscribe(client.session, [topic_filter]))
+        except DiskFullError:
+            client.expected.is_uncertain = True
 
     @rule(topic=TOPICS, qos=QOS, count=st.integers(1, 6), waits=st.booleans())
     def publish(self, topic: str, qos: int, count: int, waits: bool) -> None:
@@ -155,8 +200,9 @@ class Histories(RuleBasedStateMachine):
         if client.session is None or packet_id not in client.sent:
             return
         client.sent[packet_id] = (client.sent[packet_id][0], True)
-        self.run(self.world.service.registry.release(client.session, packet_id))
-        del client.sent[packet_id]
+        with suppress(DiskFullError):
+            self.run(self.world.service.registry.release(client.session, packet_id))
+            del client.sent[packet_id]
 
     @rule(name=CLIENTS, reads=st.integers(1, 8), acknowledges=st.integers(0, 8))
     def receive(self, name: str, reads: int, acknowledges: int) -> None:
@@ -165,7 +211,27 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def mark(self) -> None:
-        self.run(self.world.service.store.mark())
+        with suppress(DiskFullError):
+            self.run(self.world.service.store.mark())
+
+    @rule(name=CLIENTS, is_blocked=st.booleans())
+    def block(self, name: str, is_blocked: bool) -> None:
+        """The client does not take its output, or does again."""
+        self.on_the_loop(lambda: self.clients[name].block(is_blocked))
+
+    @rule(is_full=st.sampled_from([False, False, True]))
+    def fill_disk(self, is_full: bool) -> None:
+        """Rows of sessions cannot be written, or can be again."""
+        self.disk.is_full = is_full
+        self.disk.was_full |= is_full
+
+    @rule()
+    def lose_disconnected(self) -> None:
+        """The node has disconnected clients whose rows it could not write."""
+        self.quiet()
+        for client in self.clients.values():
+            if client.sink is not None and client.sink.reason_code is not None:
+                self.disconnect(client.client_id)
 
     @rule(waits=st.booleans())
     def crash(self, waits: bool) -> None:
@@ -189,10 +255,14 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def connections_last(self) -> None:
         for client in self.clients.values():
-            assert client.sink is None or client.sink.reason_code is None
+            assert client.sink is None or client.sink.reason_code in {None, 0x80}
 
     def teardown(self) -> None:
         try:
+            self.disk.is_full = False
+            self.lose_disconnected()
+            for name in NAMES:
+                self.block(name, is_blocked=False)
             for name, client in self.clients.items():
                 if client.expected is not None and client.session is None:
                     self.connect(name, clean=False, maximum=3)
@@ -202,6 +272,7 @@ class Histories(RuleBasedStateMachine):
                     client.check_all_arrived()
             self.check_log()
         finally:
+            self.disk.restore()
             self.world.close()
             self.loop.close()
 

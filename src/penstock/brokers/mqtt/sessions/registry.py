@@ -9,6 +9,7 @@ upkeep       each second: sessions that expired end, wills that are due are publ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from secrets import randbits
 from typing import Final
 
@@ -25,6 +26,7 @@ from penstock.brokers.mqtt.sessions.wills import Wills
 from penstock.brokers.mqtt.subscriptions.interface import Subscription
 from penstock.brokers.mqtt.subscriptions.replay import PREFIX, parse_start, split_replay
 from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
+from penstock.errors import StoreError
 from penstock.platform.log import get_logger
 
 EXPIRY_CAP_S: Final = 7 * 24 * 3600
@@ -70,6 +72,7 @@ class SessionRegistry:
         self.limits: Final = limits
         self.shared = shared
         self._sessions: Final[dict[str, Session]] = {}
+        store.has_session = self._sessions.__contains__
         self._due: Final[DueTimes[Session]] = DueTimes()
         self.make_number: Callable[[], int] = lambda: randbits(NUMBER_BITS) | 1
         self.connected = 0
@@ -128,12 +131,7 @@ class SessionRegistry:
         session.will = will
         if will is not None:
             will.token = 0x1_0000 + session.connects
-        was_persistent = session.is_persistent
-        session.is_persistent = session.expiry_s > 0
-        if session.is_persistent:
-            await self.store.put(session)
-        elif was_persistent:
-            await self.store.remove(session)
+        await self._store_opened(session, sink, is_present=is_present)
         if session.owner is not sink or session.is_ended:
             raise SessionTakenOverError(f"session {client_id!r} was taken over")
         self.connected += 1
@@ -141,6 +139,27 @@ class SessionRegistry:
         if self.shared is not None:
             self.shared.attached(session)
         return session, is_present
+
+    async def _store_opened(self, session: Session, sink: ClientSink, *, is_present: bool) -> None:
+        """Write the row of a session that is being opened, or remove those of one that does not
+        outlive its new connection. When that fails, the session has no connection."""
+        is_stored = False
+        try:
+            if session.expiry_s > 0:
+                session.is_persistent = True
+                await self.store.put(session)
+            elif session.is_persistent:
+                await self.store.remove(session)
+                session.is_persistent = False
+            is_stored = True
+        finally:
+            if not is_stored and session.owner is sink and not session.is_ended:
+                session.owner = session.will = None
+                if is_present:
+                    session.disconnected_at_ms = self.delivery.now_ms()
+                    self._add_due(session)
+                else:
+                    self._end(session)
 
     def _create(self, client_id: str, version: int) -> Session:
         if len(self._sessions) >= self.limits.sessions:
@@ -259,30 +278,45 @@ class SessionRegistry:
         starts: dict[str, dict[ShardTail, int]] = {}
         filters = set(session.subscriptions)
         codes = [await self._accept(session, item, starts, filters) for item in subscriptions]
-        added: list[tuple[Subscription, bool]] = []
+        added: list[tuple[Subscription, Subscription | None]] = []
         for subscription, code in zip(subscriptions, codes, strict=True):
             if code >= ReasonCode.UNSPECIFIED_ERROR:
                 continue
             replaced = session.subscriptions.get(subscription.filter)
             session.subscriptions[subscription.filter] = subscription
             self._set_starts(session, subscription, replaced)
-            added.append((subscription, replaced is None))
+            added.append((subscription, replaced))
         if added and session.is_persistent:
-            await self.store.put(session)
+            await self._store_subscriptions(session, added)
         if session.is_ended:
             return codes
-        for subscription, is_new in added:
+        for subscription, replaced in added:
             is_current = session.subscriptions.get(subscription.filter) is subscription
             if not is_current or is_shared(subscription.filter):
                 continue  # not current: replaced or removed while the row was written
             self.delivery.tree.add(session, subscription)
             if subscription.filter not in starts:
-                self._queue_retained(session, subscription, is_new=is_new)
+                self._queue_retained(session, subscription, is_new=replaced is None)
             elif session.sink is not None:
                 begin_replay(session, subscription, starts[subscription.filter])
         if starts and session.is_persistent:
             await self.store.put_with_position(session)
         return codes
+
+    async def _store_subscriptions(
+        self, session: Session, added: list[tuple[Subscription, Subscription | None]]
+    ) -> None:
+        """Write the row of a session with new subscriptions; it has the replaced ones again when
+        that fails."""
+        try:
+            await self.store.put(session)
+        except StoreError:
+            for subscription, replaced in reversed(added):
+                if replaced is not None:
+                    session.subscriptions[subscription.filter] = replaced
+                else:
+                    session.subscriptions.pop(subscription.filter, None)
+            raise
 
     async def _accept(
         self,
@@ -368,6 +402,7 @@ class SessionRegistry:
             removed.append(subscription)
         self._remove_subscriptions(session, removed)
         if removed and session.is_persistent:
+            session.mark_row_dirty()  # for the next mark, if this write fails
             await self.store.put(session)
         return codes
 
@@ -387,18 +422,23 @@ class SessionRegistry:
         """The client releases a QoS 2 message (PUBREL). When this returns, that is stored, and
         PUBCOMP may leave. Returns whether the packet id was in use."""
         was_received = session.is_received(packet_id)
-        session.unmark_received(packet_id)
+        place = session.unmark_received(packet_id)
         if was_received and session.is_persistent:
-            await self.store.put_receipts(session)
+            try:
+                await self.store.put_receipts(session)
+            except StoreError:
+                session.restore_received(packet_id, place)
+                raise
         return was_received
 
     def release_then(self, session: Session, packet_id: int, then: Callable[[], None]) -> bool:
         """Do what `release` does without a task: `then` is called when the release is stored. It is
         not called when that fails; then the client is disconnected."""
         was_received = session.is_received(packet_id)
-        session.unmark_received(packet_id)
+        place = session.unmark_received(packet_id)
         if was_received and session.is_persistent:
-            self.store.put_receipts_then(session, then)
+            restore = partial(session.restore_received, packet_id, place)
+            self.store.put_receipts_then(session, then, restore)
         else:
             then()
         return was_received

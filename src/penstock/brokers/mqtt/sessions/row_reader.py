@@ -34,6 +34,16 @@ class SavedRows:
         """When the last mark was written."""
         return max((mark.time_ms for mark in self.marks.values()), default=0)
 
+    def drop_stale(self) -> None:
+        """Drop the rows of earlier sessions of the same clients."""
+        for kind in (self.positions, self.out, self.receipts):
+            for name in [name for name, row in kind.items() if not self._is_current(name, row)]:
+                del kind[name]
+
+    def _is_current(self, name: str, row: rows.PositionRow | rows.OutRow | rows.ReceiptRow) -> bool:
+        session = self.sessions.get(name)
+        return session is not None and session.number == row.session
+
     def add(self, key: bytes, value: bytes) -> None:
         """Add one row; raise `StoreError` if it cannot be decoded."""
         client, separator, kind = key.partition(b"\0")
@@ -109,6 +119,7 @@ async def read_partition(
         offset = page[-1].offset + 1
     for key, value in last.items():
         saved.add(key, value)
+    saved.drop_stale()
 
 
 def _keep_last(last: dict[bytes, bytes], page: list[StoredRecord]) -> None:

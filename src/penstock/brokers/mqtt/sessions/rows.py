@@ -68,6 +68,8 @@ class SessionRow(Struct, array_like=True, frozen=True):
 
 
 class PositionRow(Struct, array_like=True, frozen=True):
+    session: int
+    """The number of the session: rows of an earlier session of the client do not count."""
     positions: dict[str, int]
     """By shard, the lowest offset that the session still needs."""
     sent: dict[str, int]
@@ -77,6 +79,7 @@ class PositionRow(Struct, array_like=True, frozen=True):
 
 
 class OutRow(Struct, array_like=True, frozen=True):
+    session: int
     sent_ends: dict[str, int]
     """By shard, the offset after the last QoS 2 message that was sent."""
     in_flight: list[tuple[int, str, int]]
@@ -106,6 +109,7 @@ class GroupRow(Struct, array_like=True, frozen=True):
 
 
 class ReceiptRow(Struct, array_like=True, frozen=True):
+    session: int
     unreleased: list[int]
     ends: dict[str, int]
     """By shard, the offset up to which the receipts of the session are in `unreleased`, or were

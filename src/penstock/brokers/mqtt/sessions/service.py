@@ -97,7 +97,10 @@ class SessionService:
         self.delivery.stored_topics_for = self._mapping.stored_topics_for
         if recovers:
             await Recovery(self._drivers, self.registry, self._mapping).run()
-            await self.store.mark()
+            try:
+                await self.store.mark()
+            except StoreError as error:
+                _log.warning("mqtt_mark_not_written", reason=str(error))
             self.registry.start_timers()
         if not has_timers:
             return  # a test marks, and lets sessions expire

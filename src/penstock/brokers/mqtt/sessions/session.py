@@ -250,9 +250,21 @@ class Session(Outgoing):
             self.receipts_are_dirty = True
             self.context.position_changed(self)
 
-    def unmark_received(self, packet_id: int) -> None:
-        """The append of a QoS 2 PUBLISH failed, or the client has released it."""
-        if self.received is not None:
-            self.received.pop(packet_id, None)
-            if not self.received:
-                self.received = None
+    def unmark_received(self, packet_id: int) -> tuple[str, int] | None:
+        """The append of a QoS 2 PUBLISH failed, or the client has released it; return where the
+        message is."""
+        if self.received is None:
+            return None
+        place = self.received.pop(packet_id, None)
+        if not self.received:
+            self.received = None
+        return place
+
+    def restore_received(self, packet_id: int, place: tuple[str, int] | None) -> None:
+        """The release of a message could not be stored: it is not released."""
+        if self.received is None:
+            self.received = {}
+        self.received[packet_id] = place
+        if not self.receipts_are_dirty:
+            self.receipts_are_dirty = True
+            self.mark_position_dirty()

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from penstock.brokers.mqtt.sessions.sink import ClientSink
 
 MARK_INTERVAL_S: Final = 1.0
-UNKNOWN: Final = rows.PositionRow({"": 0}, {}, [])
+UNREMOVED_MAX: Final = 100_000
+"""Ended sessions whose rows wait to be removed; those beyond are found by the next start."""
+UNKNOWN: Final = rows.PositionRow(0, {"": 0}, {}, [])
 """In place of a row of which it is not known whether it was written."""
 
 _log: Final = get_logger(__name__)
@@ -57,6 +59,9 @@ class SessionStore:
         """Sessions whose position, receipts or own row a mark has to look at."""
         self._out: list[Session] = []
         """Sessions with QoS 2 packets that wait for their row."""
+        self._unremoved: dict[str, Session] = {}
+        self.has_session: Callable[[str], bool] = lambda _: False
+        """Set by the registry."""
         self.with_starts: Final[list[Session]] = []
         """Sessions that have subscribed since the last mark."""
         delivery.position_changed = self._position_changed
@@ -83,19 +88,35 @@ class SessionStore:
 
     async def remove(self, session: Session) -> None:
         """Remove all rows of a session."""
-        await self.writer.write(_removed(session))
+        await self.writer.write(_removal(session))
 
     def remove_soon(self, session: Session) -> None:
-        self.writer.put(_removed(session))
+        """Remove all rows of a session that has ended; again with later marks while that fails."""
+        self.writer.put(_removal(session), partial(self._removed, session))
+
+    def _removed(self, session: Session, error: StoreError | None) -> None:
+        if error is not None and len(self._unremoved) < UNREMOVED_MAX:
+            self._unremoved[session.client_id] = session
+
+    def _remove_again(self) -> None:
+        """Remove rows that could not be removed before. A client that has a session again has
+        replaced its row; its other rows are told apart by the number of the session."""
+        unremoved, self._unremoved = self._unremoved, {}
+        for client_id, session in unremoved.items():
+            if not self.has_session(client_id):
+                self.remove_soon(session)
 
     # Inbound QoS 2
 
     async def put_receipts(self, session: Session) -> None:
         await self.writer.write([_receipt_row(session)])
 
-    def put_receipts_then(self, session: Session, then: Callable[[], None]) -> None:
-        sink = session.sink
-        self.writer.put([_receipt_row(session)], partial(_continue, session, sink, then))
+    def put_receipts_then(
+        self, session: Session, then: Callable[[], None], otherwise: Callable[[], None]
+    ) -> None:
+        """Write the row of receipts; then call `then`, or `otherwise` when that fails."""
+        done = partial(_continue, session, session.sink, then, otherwise)
+        self.writer.put([_receipt_row(session)], done)
 
     # Outgoing QoS 2
 
@@ -123,6 +144,7 @@ class SessionStore:
     async def mark(self) -> None:
         """Write the rows of sessions that changed, and then how far each shard was delivered. When
         one cannot be written, the next mark covers more."""
+        self._remove_again()
         changed, self._changed = self._changed, []
         with_starts = self.with_starts[:]
         ends = {
@@ -192,6 +214,7 @@ class SessionStore:
         client_id = session.client_id.encode()
         found: list[Row] = []
         row = rows.PositionRow(
+            session.number,
             {tail.name: offset for tail, offset in session.positions().items()},
             {tail.name: end for tail, end in session.sent().items()},
             session.retained_in_flight(),
@@ -296,7 +319,8 @@ def _receipt_row(session: Session) -> Row:
     received = session.received or {}
     unreleased = [packet_id for packet_id, place in received.items() if place is not None]
     ends = session.received_ends or {}
-    value = rows.encode(rows.ReceiptRow(unreleased, ends)) if unreleased or ends else None
+    row = rows.ReceiptRow(session.number, unreleased, ends)
+    value = rows.encode(row) if unreleased or ends else None
     return client_id, client_id + rows.RECEIPTS, value
 
 
@@ -339,6 +363,7 @@ def _out_row(session: Session) -> Row:
     ends = {tail.name: end for tail, end in window.sent_ends.items()}
     shares = session.shares
     row = rows.OutRow(
+        session.number,
         ends,
         in_flight,
         list(window.released),
@@ -348,7 +373,7 @@ def _out_row(session: Session) -> Row:
     return client_id, client_id + rows.OUT, rows.encode(row)
 
 
-def _removed(session: Session) -> list[Row]:
+def _removal(session: Session) -> list[Row]:
     client_id = session.client_id.encode()
     return [(client_id, client_id + kind, None) for kind in rows.KINDS]
 
@@ -366,9 +391,15 @@ def _send_held(
 
 
 def _continue(
-    session: Session, sink: ClientSink | None, then: Callable[[], None], error: StoreError | None
+    session: Session,
+    sink: ClientSink | None,
+    then: Callable[[], None],
+    otherwise: Callable[[], None],
+    error: StoreError | None,
 ) -> None:
     if error is None:
         then()
-    elif sink is not None and session.sink is sink:
+        return
+    otherwise()
+    if sink is not None and session.sink is sink:
         sink.disconnect(ReasonCode.UNSPECIFIED_ERROR)
