@@ -33,9 +33,10 @@ def redact(text: str) -> str:
 
 
 def redact_setting(name: str, value: object) -> object:
-    """Return the value of a setting as it may be shown."""
+    """Return the value of a setting as it may be shown; the path of a file is shown."""
     if isinstance(value, str):
-        return HIDDEN if value and _NAMES.fullmatch(name) else redact(value)
+        is_secret = _NAMES.fullmatch(name) is not None and not name.endswith("_file")
+        return HIDDEN if value and is_secret else redact(value)
     if isinstance(value, list | tuple):
         return [redact_setting(name, item) for item in value]
     return value

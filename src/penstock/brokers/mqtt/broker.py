@@ -125,6 +125,15 @@ class MqttBroker:
         self.metrics.sessions = lambda: (len(self.sessions), len(self.delivery.tree))
         self.metrics.retained = lambda: (len(self.retained.index), self.retained.index.size)
 
+    @property
+    def is_first_node(self) -> bool:
+        """Whether this node does what one node of a cluster does for all: that with the smallest id
+        of those that replicate the metadata. It is also true without a cluster."""
+        peers = self.all_settings.node.peers
+        numbers = [peer.partition("@")[0] for peer in peers if "@" in peer]
+        is_least = bool(numbers) and self.node_id == min(map(int, numbers))
+        return not peers or is_least
+
     # Start and end
 
     def on_start(self, start: Callable[[], Coroutine[None, None, None]]) -> None:

@@ -41,5 +41,7 @@ class Bridges:
         broker.on_start(self._start)
 
     async def _start(self) -> None:
+        if not self._broker.is_first_node:
+            return  # the same client ids at two nodes would disconnect each other
         for bridge in self.bridges:
             self._broker.spawn(bridge.run(), f"mqtt-bridge-{bridge.name}")

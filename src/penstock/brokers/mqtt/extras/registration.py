@@ -55,7 +55,7 @@ class Extras:
         await self.delayed.load()
         receipts = ShardReceipts(broker.drivers, broker.mapping, self.delayed.oldest_due_ms)
         broker.spawn(self.delayed.run(receipts), "mqtt-delayed")
-        if broker.all_settings.mqtt_features.sparkplug:
+        if broker.all_settings.mqtt_features.sparkplug and broker.is_first_node:
             await BirthCertificates(broker).start()
         if broker.all_settings.mqtt_features.sys_interval_ms:
             broker.spawn(SysTopics(broker).run(), "mqtt-sys-topics")
