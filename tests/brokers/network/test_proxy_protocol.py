@@ -20,7 +20,7 @@ from tests.brokers.network.serving import (
     wait_until,
 )
 
-from penstock.brokers.network.addresses import PeerAddress
+from penstock.brokers.network.interface import PeerAddress
 from penstock.brokers.network.proxy_protocol import (
     HEADER_SIZE_MAX,
     SIGNATURE,

@@ -8,9 +8,9 @@ A front end builds a `NetworkServer` with a function that makes the protocol of 
 server owns one thread with one event loop; everything of a connection happens on that loop.
 """
 
-from penstock.brokers.network.addresses import PeerAddress
-from penstock.brokers.network.connection import Connection, Protocol, TimedProtocol
+from penstock.brokers.network.connection import Connection
 from penstock.brokers.network.counters import NetworkCounters
+from penstock.brokers.network.interface import PeerAddress, Protocol, TimedProtocol
 from penstock.brokers.network.limits import ListenerSettings, NetworkLimits
 from penstock.brokers.network.send_queue import Part
 from penstock.brokers.network.server import NetworkServer

@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-import typing
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.brokers.network.addresses import PeerAddress
 from penstock.brokers.network.context import ConnectionContext
+from penstock.brokers.network.interface import PeerAddress, Protocol, Stage, TimedProtocol
 from penstock.brokers.network.limits import NetworkLimits, Transport
 from penstock.brokers.network.receive_buffer import ReceiveBuffer
 from penstock.brokers.network.send_queue import Channel, Part, SendQueue
@@ -47,54 +46,6 @@ UNFORESEEN: Final = (
 """Errors that a protocol did not handle: they end one connection, never the loop."""
 
 _log: Final = get_logger(__name__)
-
-
-class Protocol(typing.Protocol):
-    """What a connection passes its bytes to."""
-
-    def received(self, view: memoryview) -> int:
-        """Process the bytes that wait; return how many are consumed. Called again with the rest
-        and what follows it. `view` is only valid during this call."""
-        ...
-
-    def writable(self) -> None:
-        """Unsent output fell below `unsent_high`."""
-        ...
-
-    def closed(self, reason: str) -> None:
-        """The connection ended; called exactly once. Nothing can be sent any more."""
-        ...
-
-
-@typing.runtime_checkable
-class TimedProtocol(Protocol, typing.Protocol):
-    """A protocol that sets `Connection.silence_max_s`."""
-
-    def timed_out(self) -> None:
-        """The client sent nothing for `silence_max_s`; called with every sweep until the
-        connection ends or receives something."""
-        ...
-
-
-class Stage(typing.Protocol):
-    """A layer between the connection and the protocol that frames what is sent."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether bytes wait here for the protocol."""
-        ...
-
-    def claim_progress(self) -> bool:
-        """Return whether the protocol consumed anything since the last call."""
-        ...
-
-    def header(self, size: int) -> bytes:
-        """Return what precedes `size` bytes of the protocol."""
-        ...
-
-    def farewell(self) -> bytes:
-        """Return what follows the last bytes of the protocol; empty: nothing."""
-        ...
 
 
 class Connection:

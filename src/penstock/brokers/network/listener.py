@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from penstock.brokers.network.addresses import PeerAddress
+from penstock.brokers.network.interface import PeerAddress
 from penstock.brokers.network.limits import ListenerSettings
 from penstock.errors import SetupError
 from penstock.platform.addresses import bare_host, resolve, with_port

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from penstock.brokers.network.addresses import PeerAddress
 from penstock.brokers.network.connection import Connection
+from penstock.brokers.network.interface import PeerAddress
 
 SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 FIRST_VERSION: Final = b"PROXY "

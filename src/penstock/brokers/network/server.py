@@ -15,10 +15,10 @@ from itertools import takewhile
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from penstock.brokers.network.addresses import PeerAddress
-from penstock.brokers.network.connection import Connection, Protocol
+from penstock.brokers.network.connection import Connection
 from penstock.brokers.network.context import ConnectionContext, Member
 from penstock.brokers.network.counters import NetworkCounters
+from penstock.brokers.network.interface import PeerAddress, Protocol
 from penstock.brokers.network.limits import ListenerSettings, NetworkLimits, Transport
 from penstock.brokers.network.listener import Listener
 from penstock.brokers.network.proxy_protocol import ProxyHeader

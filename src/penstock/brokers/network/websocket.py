@@ -11,8 +11,8 @@ import ipaddress
 from collections.abc import Callable
 from typing import Final
 
-from penstock.brokers.network.addresses import PeerAddress
-from penstock.brokers.network.connection import Connection, Protocol, TimedProtocol
+from penstock.brokers.network.connection import Connection
+from penstock.brokers.network.interface import PeerAddress, Protocol, TimedProtocol
 from penstock.brokers.network.limits import ListenerSettings
 from penstock.brokers.network.websocket_frames import (
     CloseCode,
