@@ -17,8 +17,7 @@ from penstock.brokers.mqtt.wire.codec import Decoder
 from penstock.brokers.mqtt.wire.errors import ProtocolError
 from penstock.brokers.mqtt.wire.packets import Connect
 from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
-from penstock.brokers.network import Connection
-from penstock.brokers.network import Protocol
+from penstock.brokers.network import Connection, Protocol
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
