@@ -71,6 +71,7 @@ def test_the_folders_of_the_tests_are_those_of_the_package() -> None:
     # clusters, and against RocketMQ itself.
     of_the_whole = {
         *("brokers/kafka/java", "brokers/kafka/replicas", "brokers/mqtt/clients"),
+        "brokers/mqtt/suites",
         *("cluster", "oracle"),
     }
     tests = ROOT / "tests"
