@@ -59,7 +59,7 @@ def slow_device(server: Server) -> Iterator[threading.Event]:
             held.wait(PATIENCE_S)
         return original(*arguments, **more)  # type: ignore[arg-type] # passed on
 
-    driver.batch_write = wait  # type: ignore[misc,assignment] # for a moment
+    driver.batch_write = wait  # type: ignore[misc,assignment] # until the test ends
     try:
         yield held
     finally:

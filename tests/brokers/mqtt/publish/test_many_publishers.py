@@ -87,7 +87,7 @@ def collect(port: int, ready: threading.Event, found: list[Publish]) -> None:
                 reader.send(Ack(PacketType.PUBREC, packet.packet_id))
 
 
-@pytest.mark.parametrize("seed", [random.randrange(1 << 30)])
+@pytest.mark.parametrize("seed", [random.randrange(1 << 30)], ids=["random"])
 def test_all_messages_are_delivered_once_and_in_their_order(tmp_path: Path, seed: int) -> None:
     count, foreign = 400, 100
     found: list[Publish] = []

@@ -67,7 +67,7 @@ def test_a_retained_message_is_found_as_soon_as_it_is_delivered(server: Server) 
             loop = asyncio.get_running_loop()
             loop.call_soon(lambda: seen.append(broker.retained.index.get("own/b") is not None))
 
-        broker.delivery.appended = look  # type: ignore[method-assign,assignment] # for a moment
+        broker.delivery.appended = look  # type: ignore[method-assign,assignment] # until the test ends
         try:
             await broker.publisher.publish(Publish("own/b", b"1", 1, retain=True))
             await asyncio.sleep(0)

@@ -27,7 +27,7 @@ from penstock.errors import StoreError
 from penstock.platform.log import get_logger
 
 REFRESH_S: Final = 2.0
-"""How often nodes are asked again, and have told all ends."""
+"""How often nodes are asked again, and report all ends."""
 
 _log: Final = get_logger(__name__)
 
@@ -152,10 +152,10 @@ class Following:
         if not self._followers:
             return
         if not self._grown:
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._report)
         self._grown[name] = end
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         grown = {name: end for name, end in self._grown.items() if self._leads(name)}
         self._grown.clear()
         if grown:

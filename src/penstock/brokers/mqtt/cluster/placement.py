@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.adapter import StorageDriverManager
-from penstock.adapter.topics.partitioning import key_hash
-from penstock.adapter.topics.routes import TopicRoute
+from penstock.adapter.topics import TopicRoute, key_hash
 from penstock.brokers.mqtt.sessions.row_writer import TOPIC
 from penstock.errors import NotLeaderError, RetryableError, UnknownTopicError
 from penstock.meta import DEFAULT_NAMESPACE

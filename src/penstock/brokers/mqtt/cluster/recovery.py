@@ -6,7 +6,7 @@
                 joined is routed for them; receipts of QoS 2 publishes and of wills are collected up
                 to the end that the shard has now, committed or not
 
-What the last leader had appended, and was not told of, is found in this way: a client that repeats
+What the last leader had appended, and has not reported, is found in this way: a client that repeats
 a QoS 2 publish is recognised.
 """
 

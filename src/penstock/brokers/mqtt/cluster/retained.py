@@ -1,4 +1,4 @@
-"""`RetainedFollower`: keeps the index of retained messages of this node, whoever publishes them.
+"""`RetainedFollower`: keeps the index of retained messages of this node, also of other nodes.
 
 It reads `__mqtt_retained` from the beginning, and goes on when the watch of a shard or the stream
 of its leader says that there is more. A subscription waits until the index has what is committed
@@ -12,8 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from penstock.adapter import StorageDriverManager
-from penstock.adapter.record_watch import RecordWatch
+from penstock.adapter import RecordWatch, StorageDriverManager
 from penstock.brokers.mqtt.retained.store import PAGE_RECORDS, PAGE_SIZE, TOPIC, RetainedStore
 from penstock.errors import RetryableError, StoreError, UnknownTopicError
 from penstock.meta import DEFAULT_NAMESPACE

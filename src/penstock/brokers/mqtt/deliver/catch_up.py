@@ -2,7 +2,7 @@
 
     PUBREL of QoS 2 messages, PUBLISH of messages in flight     once after it has reconnected
     retained messages of new subscriptions
-    messages of shards in which it is behind
+    messages of shards in which it reads from the log
 
 Each stops where the window is full, the output is too long, or the log must be read first.
 """

@@ -1,4 +1,4 @@
-"""Where a subscriber is in a shard while it is not live: connected and behind, or offline."""
+"""Where a subscriber is in a shard while it is not live: it reads the log, or is offline."""
 
 from __future__ import annotations
 

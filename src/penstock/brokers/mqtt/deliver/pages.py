@@ -1,4 +1,4 @@
-"""Pages of messages that were read from the log, shared by the subscribers that are behind."""
+"""Pages of messages that were read from the log, shared by the subscribers that are not live."""
 
 from __future__ import annotations
 

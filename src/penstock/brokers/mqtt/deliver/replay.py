@@ -1,5 +1,5 @@
 """History for a new subscription: its session reads the log from the start that the client named,
-and becomes live at the end, as a session does that is behind.
+and becomes live at the end, as a session does that reads the log.
 
 The session's other subscriptions on these shards get a start, too: the history is not theirs.
 """

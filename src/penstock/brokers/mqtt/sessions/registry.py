@@ -114,7 +114,7 @@ class SessionRegistry:
         now_ms = self.delivery.now_ms()
         session = self._sessions.get(client_id)
         if session is not None:
-            self._take_over(session)
+            self._end_connection(session)
             is_expired = 0 < session.expires_at_ms <= now_ms
             if clean_start or is_expired:
                 self._end(session)
@@ -171,7 +171,7 @@ class SessionRegistry:
         self._sessions[client_id] = session
         return session
 
-    def _take_over(self, session: Session) -> None:
+    def _end_connection(self, session: Session) -> None:
         owner = session.owner
         if owner is not None:
             self._detach(session)

@@ -1,6 +1,6 @@
 """The control packets of MQTT 3.1, 3.1.1 and 5.0 as values.
 
-`properties` is None where the packet has none, and always in MQTT 3.1 and 3.1.1.
+A packet without properties, as all are in MQTT 3.1 and 3.1.1, has `properties=None`.
 """
 
 from __future__ import annotations
