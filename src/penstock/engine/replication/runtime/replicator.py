@@ -34,13 +34,13 @@ from penstock.engine.replication.effects import (
     Send,
     SyncLog,
 )
-from penstock.engine.replication.last_appends import count_uncommitted, stop_appends
 from penstock.engine.replication.log import ReplicaLog
 from penstock.engine.replication.message_codec import decode_message, encode_message
 from penstock.engine.replication.messages import Message
 from penstock.engine.replication.options import CoreOptions
 from penstock.engine.replication.runtime.assignments import AssignmentView, MetadataChange
 from penstock.engine.replication.runtime.failure_reports import FailureReports
+from penstock.engine.replication.runtime.last_appends import count_uncommitted, stop_appends
 from penstock.engine.replication.runtime.peer_channel import PeerChannel
 from penstock.engine.replication.runtime.proposals import Proposals, ReplicaMetadata
 from penstock.engine.replication.runtime.shard_replica import ShardReplica
