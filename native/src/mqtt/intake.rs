@@ -360,7 +360,7 @@ impl<'a> Parsed<'a> {
         self.topics.push(topic);
     }
 
-    /// Add PUBACK or PUBREC, unless the runs make them. `is_same`: the topic is that of the last one.
+    /// Add PUBACK or PUBREC, unless the runs make them; only PUBACK says that there is no subscriber. `is_same`: the topic is that of the last one.
     fn add_reply(
         &mut self,
         py: Python<'_>,
@@ -372,7 +372,7 @@ impl<'a> Parsed<'a> {
         let [high, low] = publish.packet_id.to_be_bytes();
         match (client.leaves_acks, client.routes) {
             (true, None) => return Ok(()),
-            (true, Some(routes)) => {
+            (true, Some(routes)) if publish.qos == 1 => {
                 if !is_same || self.has_subscribers.is_none() {
                     let found = routes.borrow_mut().has_subscribers(py, publish.topic)?;
                     self.has_subscribers = Some(found);
