@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.brokers.mqtt.deliver.metrics import DeliveryCounts
+from penstock.brokers.mqtt.deliver.context import DeliveryCounts
 from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
 from penstock.brokers.network import NetworkCounters
 

@@ -15,10 +15,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapter import StorageDriverManager
-from penstock.brokers.mqtt.deliver.context import Pumped
+from penstock.brokers.mqtt.deliver.context import DeliveryCounts, Pumped
 from penstock.brokers.mqtt.deliver.log_reader import LogReader
 from penstock.brokers.mqtt.deliver.message import Message, ReceivedMessages
-from penstock.brokers.mqtt.deliver.metrics import DeliveryCounts
 from penstock.brokers.mqtt.deliver.outgoing import Outgoing
 from penstock.brokers.mqtt.deliver.pages import Page, PageCache
 from penstock.brokers.mqtt.deliver.retained_queue import RetainedQueue, RetainedSource
