@@ -47,7 +47,7 @@ def fit_connections(settings: Settings, limit: int | None) -> Settings:
         return settings
     reserve = min(RESERVE_MAX, limit // 2)
     kafka, mqtt = settings.kafka, settings.mqtt
-    shares = kafka.enabled + (mqtt.enabled and not settings.node.peers)
+    shares = kafka.enabled + mqtt.enabled
     share = max(CONNECTIONS_MIN, (limit - reserve) // max(shares, 1))
     asked = max(kafka.connections_max, mqtt.connections_max)
     connections = min(asked, share)

@@ -73,8 +73,8 @@ class MqttSettings(Struct, frozen=True, kw_only=True):
     enabled: Annotated[
         bool,
         Meta(
-            description="Enables the MQTT front end. It serves nodes without a cluster; in a "
-            "cluster it does not start."
+            description="Enables the MQTT front end. In a cluster, set it on all nodes or on none: "
+            "any of them may run the session of a client."
         ),
     ] = True
     host: Annotated[str, Meta(description="Address to listen on; empty: `server.host`.")] = ""

@@ -100,6 +100,8 @@ def test_ports_of_workers_follow_from_those_of_the_settings(tmp_path: Path) -> N
         "server.http_port": first.http,
         "kafka.port": first.kafka,
         "kafka.advertised_port": 1000,
+        "mqtt.port": first.mqtt,
+        "mqtt.websocket_port": first.websocket,
     }
     directory = WorkersDirectory(str(tmp_path / "w"), 4, settings(**given), ["--host", "::1"])
     directory.close()

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from tests.brokers.mqtt.serving import node_settings
 
-from penstock.cli.commands.serve import serve
 from penstock.errors import SetupError
 from penstock.remote.server import mqtt_front_end
 from penstock.remote.server.mqtt_front_end import is_asked_for
 from penstock.remote.server.node_server import Server
-from penstock.settings import SERVE, MqttSettings, Settings, merge_settings
+from penstock.settings import SERVE, merge_settings
 
 
 @pytest.fixture
@@ -64,35 +63,3 @@ def test_websocket_is_left_out_when_its_default_port_is_in_use(
 def test_a_node_without_mqtt_has_none(directory: Path) -> None:
     with Server(str(directory), node_settings(enabled=False)) as server:
         assert server.mqtt is None
-
-
-class _ClusterNode:
-    """What the front end asks of a node before it starts."""
-
-
-def test_a_node_of_a_cluster_does_not_start_it() -> None:
-    def start(mqtt: Mapping[str, object]) -> object:
-        settings: Settings = merge_settings(
-            SERVE, {"node": {"peers": ["1@127.0.0.1:9290"]}, "mqtt": mqtt}
-        )
-        return mqtt_front_end.serve_mqtt(_ClusterNode(), settings)  # type: ignore[arg-type] # never used
-
-    assert start({}) is None
-    with pytest.raises(SetupError, match="cluster"):
-        start({"port": 1884})
-
-
-def test_several_workers_do_not_start_it(directory: Path) -> None:
-    with pytest.raises(SetupError, match="workers"):
-        serve(str(directory), workers=2, mqtt_port=1884)
-    assert not directory.exists()
-
-
-def test_the_settings_of_a_rule_that_cannot_be_used_end_the_start(directory: Path) -> None:
-    rules = [{"filter": "a/#/b", "topic": "x"}]
-    with pytest.raises(SetupError, match=r"mqtt\.map"):
-        Server(str(directory), node_settings(map=rules))
-
-
-def test_the_default_settings_are_those_of_the_section() -> None:
-    assert MqttSettings() == SERVE.mqtt

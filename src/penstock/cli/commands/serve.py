@@ -15,12 +15,11 @@ from penstock.cli.descriptors import fit_connections, raise_limit
 from penstock.cli.gc_tuning import limit_gc_pauses
 from penstock.cli.output import print_line
 from penstock.cli.startup import gc_disabled
-from penstock.errors import NotAStoreError, RetryableError, SetupError
+from penstock.errors import NotAStoreError, RetryableError
 from penstock.meta.raft import StartEvent
 from penstock.platform.addresses import with_port
 from penstock.platform.log import configure_program, get_logger
 from penstock.platform.service_manager import READY, STOPPING, notify
-from penstock.remote.server.mqtt_front_end import is_asked_for
 from penstock.remote.server.node_server import Server
 from penstock.settings import Settings, load_settings, redact_setting
 
@@ -114,11 +113,6 @@ def serve(
     )
     os.umask(0o077)  # for RocksDB, which creates its files with the process's mask
     if workers is not None:
-        if is_asked_for(settings.mqtt):
-            raise SetupError(
-                "MQTT clients cannot be served by several workers: leave out --workers, or the "
-                "settings of mqtt"
-            )
         from penstock.cli.commands.serve_workers import serve_options, serve_workers
 
         serve_workers(data, workers, settings, serve_options(config, host, overrides))

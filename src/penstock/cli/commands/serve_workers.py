@@ -89,6 +89,7 @@ def _report_ready(cluster: LocalCluster, directory: WorkersDirectory, *, as_json
                 api=ports.storage_address,
                 http_port=ports.http,
                 kafka=ports.kafka_address if ports.kafka else None,
+                mqtt=ports.mqtt_address if ports.mqtt else None,
             )
     else:
         _print_banner(cluster, directory)
@@ -100,8 +101,9 @@ def _print_banner(cluster: LocalCluster, directory: WorkersDirectory) -> None:
     for node in cluster.nodes:
         own = node.ports
         kafka = f"Kafka {own.kafka_address}  " if own.kafka else ""
+        mqtt = f"MQTT {own.mqtt_address}  " if own.mqtt else ""
         print_line(
-            f"  node {own.node}  storage API {own.storage_address}  {kafka}"
+            f"  node {own.node}  storage API {own.storage_address}  {kafka}{mqtt}"
             f"http://{own.http_address}/health  process {node.pid}"
         )
     copies = min(_COPIES_MAX, len(nodes))

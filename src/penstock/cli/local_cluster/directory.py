@@ -14,8 +14,15 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from penstock.cli.local_cluster.node_ports import NodePorts, check_ports, choose_ports
+from penstock.cli.local_cluster.node_ports import (
+    MQTT_STEP,
+    WEBSOCKET_STEP,
+    NodePorts,
+    check_ports,
+    choose_ports,
+)
 from penstock.cli.local_cluster.supervised_directory import (
     Launch,
     SupervisedDirectory,
@@ -59,6 +66,14 @@ class ClusterDirectory(SupervisedDirectory):
                 f"the cluster in {self.path} has its ports from {known[0].storage} on, and "
                 f"--port-base is {port_base}: leave --port-base out, or choose another directory"
             )
+        known = tuple(
+            replace(
+                ports,
+                mqtt=ports.mqtt or ports.storage + MQTT_STEP,
+                websocket=ports.websocket or ports.storage + WEBSOCKET_STEP,
+            )
+            for ports in known
+        )
         check_ports(known)
         return known
 
@@ -101,6 +116,11 @@ class ClusterDirectory(SupervisedDirectory):
             "node": {"id": ports.node, "peers": peers, "secret_file": str(self.secret_file)},
             "server": {"host": ports.host, "port": ports.storage, "http_port": ports.http},
             "kafka": {"port": ports.kafka, "connections_max": _CONNECTIONS_MAX},
+            "mqtt": {
+                "port": ports.mqtt,
+                "websocket_port": ports.websocket,
+                "connections_max": _CONNECTIONS_MAX,
+            },
             # All nodes share one disk and one memory: sizes of an embedded store.
             "broker": {
                 "commit_log_file_size": small.commit_log_file_size,
@@ -142,4 +162,5 @@ _OWN: Final = {
     *(("node", key) for key in ("id", "peers", "meta_listen", "secret", "secret_file")),
     *(("server", key) for key in ("host", "port", "http_port", "advertised_port")),
     *(("kafka", key) for key in ("port", "advertised_port")),
+    *(("mqtt", key) for key in ("port", "websocket_port")),
 }

@@ -15,6 +15,9 @@ from penstock.platform.addresses import explain, resolve, with_port
 HOST: Final = "127.0.0.1"
 PORT_STEP: Final = 10
 """Distance between the ports of two nodes: node 1 at the base, node 2 at base + 10."""
+MQTT_STEP: Final = 4
+"""From the port of the storage API to that of MQTT; the next one is for MQTT over WebSocket."""
+WEBSOCKET_STEP: Final = 5
 PORT_MAX: Final = 65_535
 _BASES: Final = range(20_000, 29_900, 10)
 """Below the ports that the system gives to outgoing connections, so that a stopped node finds its
@@ -34,6 +37,12 @@ class NodePorts(Struct, frozen=True, omit_defaults=True):
     internal: int
     host: str = HOST
     kafka_host: str = ""
+    """Empty: `host`."""
+    mqtt: int = 0
+    """0: the node does not serve MQTT clients."""
+    websocket: int = 0
+    """0: no MQTT over WebSocket."""
+    mqtt_host: str = ""
     """Empty: `host`."""
 
     @property
@@ -59,6 +68,11 @@ class NodePorts(Struct, frozen=True, omit_defaults=True):
         return with_port(self.near_kafka_host, self.kafka)
 
     @property
+    def mqtt_address(self) -> str:
+        host = self.mqtt_host or self.host
+        return with_port(_WILDCARDS.get(host, host), self.mqtt)
+
+    @property
     def internal_address(self) -> str:
         return f"{HOST}:{self.internal}"
 
@@ -72,12 +86,24 @@ class NodePorts(Struct, frozen=True, omit_defaults=True):
         ]
         if self.kafka:
             listed.append(("Kafka", self.kafka_host or self.host, self.kafka))
+        if self.mqtt:
+            listed.append(("MQTT", self.mqtt_host or self.host, self.mqtt))
+        if self.websocket:
+            listed.append(("MQTT over WebSocket", self.mqtt_host or self.host, self.websocket))
         return listed
 
 
 def ports_from(base: int, nodes: int) -> tuple[NodePorts, ...]:
     return tuple(
-        NodePorts(node, first, first + 1, first + 2, first + 3)
+        NodePorts(
+            node,
+            first,
+            first + 1,
+            first + 2,
+            first + 3,
+            mqtt=first + MQTT_STEP,
+            websocket=first + WEBSOCKET_STEP,
+        )
         for node, first in (
             (number, base + PORT_STEP * (number - 1)) for number in range(1, nodes + 1)
         )
@@ -95,11 +121,11 @@ def choose_ports(
     where all of them are free, and none is one of `others`."""
     if base is not None:
         chosen = ports_from(base, nodes)
-        if chosen[-1].internal > PORT_MAX:
+        if chosen[-1].websocket > PORT_MAX:
             raise BadRequestError(
                 f"--port-base {base} leaves no ports for {nodes} nodes, which need "
                 f"{PORT_STEP} each: the highest possible one is "
-                f"{PORT_MAX - PORT_STEP * (nodes - 1) - 3}"
+                f"{PORT_MAX - PORT_STEP * (nodes - 1) - WEBSOCKET_STEP}"
             )
         check_ports(chosen)
         return chosen
@@ -122,19 +148,36 @@ def choose_ports(
     )
 
 
+def first_in_use(listeners: Sequence[tuple[str, str, int]]) -> str | None:
+    """Return which of some listeners has its port in use; None: none."""
+    for purpose, host, port in listeners:
+        family, address = resolve(host, port)
+        try:
+            _try(family, address)
+        except OSError as error:
+            return f"port {port}, for {purpose}: {error.strerror}"
+    return None
+
+
+def _try(
+    family: socket.AddressFamily, address: tuple[str, int] | tuple[str, int, int, int]
+) -> None:
+    with socket.socket(family) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        trial.bind(address)
+        trial.listen()
+
+
 def check_ports(nodes: Sequence[NodePorts], option: str = "another --port-base") -> None:
     """Raise `SetupError` that names the first port which is in use, and what it is for."""
     for ports in nodes:
         for purpose, host, port in ports.listening:
             family, address = resolve(host, port)
-            with socket.socket(family) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    trial.bind(address)
-                    trial.listen()
-                except OSError as error:
-                    choose = (
-                        f"{option}, or end the process that has it: node {ports.node} "
-                        f"needs it for {purpose}"
-                    )
-                    raise explain(host, port, error, choose=choose) from error
+            try:
+                _try(family, address)
+            except OSError as error:
+                choose = (
+                    f"{option}, or end the process that has it: node {ports.node} "
+                    f"needs it for {purpose}"
+                )
+                raise explain(host, port, error, choose=choose) from error

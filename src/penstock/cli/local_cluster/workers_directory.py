@@ -15,11 +15,14 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.cli.local_cluster.node_ports import (
+    MQTT_STEP,
     PORT_MAX,
     PORT_STEP,
+    WEBSOCKET_STEP,
     NodePorts,
     check_ports,
     choose_ports,
+    first_in_use,
 )
 from penstock.cli.local_cluster.supervised_directory import (
     Launch,
@@ -27,12 +30,16 @@ from penstock.cli.local_cluster.supervised_directory import (
     node_environment,
 )
 from penstock.errors import BadRequestError, SettingsError
+from penstock.platform.log import get_logger
+from penstock.remote.server.mqtt_front_end import is_asked_for
 from penstock.settings import Settings
 
 VOTERS_MAX: Final = 3
 _INTERNAL: Final = range(3, PORT_STEP)
 """Candidates of the internal port, counted from the port of the storage API."""
-_CHOOSE: Final = "other ports (--port, --http-port, --kafka-port)"
+_CHOOSE: Final = "other ports (--port, --http-port, --kafka-port, --mqtt-port)"
+
+_log: Final = get_logger(__name__)
 
 
 class WorkersDirectory(SupervisedDirectory):
@@ -72,6 +79,8 @@ class WorkersDirectory(SupervisedDirectory):
         if len(known) > self._workers:
             self._check_shrinking(known)
         arranged = self._derive(known[: self._workers])
+        if arranged[0].mqtt and not is_asked_for(self._settings.mqtt):
+            arranged = _without_taken_mqtt(arranged)
         _check_distinct(arranged)
         check_ports(arranged, _CHOOSE)
         return arranged
@@ -98,7 +107,7 @@ class WorkersDirectory(SupervisedDirectory):
             )
 
     def _derive(self, earlier: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
-        server, kafka = self._settings.server, self._settings.kafka
+        server, kafka, mqtt = self._settings.server, self._settings.kafka, self._settings.mqtt
         missing = self._workers - len(earlier)
         free = [
             replace(ports, node=number)
@@ -116,6 +125,13 @@ class WorkersDirectory(SupervisedDirectory):
                 else 0,
                 host=server.host,
                 kafka_host=kafka.host,
+                mqtt=_nth(mqtt.port, known.node) or known.storage + MQTT_STEP
+                if mqtt.enabled
+                else 0,
+                websocket=_nth(mqtt.websocket_port, known.node) or known.storage + WEBSOCKET_STEP
+                if mqtt.enabled and mqtt.websocket
+                else 0,
+                mqtt_host=mqtt.host,
             )
             for known in (*earlier, *(self._with_internal(ports) for ports in free))
         )
@@ -126,7 +142,9 @@ class WorkersDirectory(SupervisedDirectory):
         storage = _nth(server.port, ports.node)
         if not storage:
             return ports
-        taken = {_nth(server.http_port, ports.node), _nth(kafka.port, ports.node)}
+        mqtt = self._settings.mqtt
+        clients = (server.http_port, kafka.port, mqtt.port, mqtt.websocket_port)
+        taken = {_nth(port, ports.node) for port in clients}
         free = next(storage + n for n in _INTERNAL if storage + n not in taken)
         return replace(ports, internal=free)
 
@@ -146,6 +164,10 @@ class WorkersDirectory(SupervisedDirectory):
             "server.port": ports.storage,
             "server.http_port": ports.http,
             "kafka.port": ports.kafka,
+            "mqtt.enabled": str(bool(ports.mqtt)).lower(),
+            "mqtt.port": ports.mqtt,
+            "mqtt.websocket": str(bool(ports.websocket)).lower(),
+            "mqtt.websocket_port": ports.websocket,
             "server.advertised_port": _nth(settings.server.advertised_port, node),
             "kafka.advertised_port": _nth(settings.kafka.advertised_port, node),
         }
@@ -160,6 +182,22 @@ class WorkersDirectory(SupervisedDirectory):
 
 def _nth(port: int, node: int) -> int:
     return port + PORT_STEP * (node - 1) if port else 0
+
+
+def _without_taken_mqtt(nodes: tuple[NodePorts, ...]) -> tuple[NodePorts, ...]:
+    """Serve no MQTT clients when it was not asked for and one of the ports is in use."""
+    others = [replace(ports, mqtt=0, websocket=0) for ports in nodes]
+    only = [
+        port
+        for ports, other in zip(nodes, others, strict=True)
+        for port in ports.listening
+        if port not in other.listening
+    ]
+    reason = first_in_use(only)
+    if reason is None:
+        return nodes
+    _log.warning("mqtt_not_served", reason=reason, hint="set mqtt.port and mqtt.websocket_port")
+    return tuple(others)
 
 
 def _check_settings(settings: Settings) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from penstock.errors import SetupError
+from penstock.meta import PeerNetwork
 from penstock.node.node import Node
 from penstock.platform.log import get_logger
 from penstock.settings import SERVE, MqttSettings, Settings
@@ -30,18 +31,12 @@ def serve_mqtt(node: Node, settings: Settings) -> MqttServer | None:
     mqtt = settings.mqtt
     if not mqtt.enabled:
         return None
-    if settings.node.peers:
-        if is_asked_for(mqtt):
-            raise SetupError(
-                "MQTT clients cannot be served by a node of a cluster; set mqtt.enabled = false, "
-                "or serve them from a node without node.peers"
-            )
-        _log.info("mqtt_not_served", reason="the node belongs to a cluster")
-        return None
-    from penstock.brokers.mqtt import start_server
+    from penstock.brokers.mqtt import Peers, start_server
 
+    meta = node.meta
+    peers = Peers(meta, meta) if settings.node.peers and isinstance(meta, PeerNetwork) else None
     try:
-        return start_server(node.driver_manager, node.clock, settings, node.registry)
+        return start_server(node.driver_manager, node.clock, settings, node.registry, peers)
     except SetupError as error:
         if is_asked_for(mqtt):
             raise

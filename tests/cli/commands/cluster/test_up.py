@@ -34,7 +34,9 @@ pytestmark = pytest.mark.timeout(400)
 
 WAIT_S = 150.0
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()", "cluster", "up"]
-NODE = re.compile(r"node (\d)  storage API (\S+)  Kafka (\S+)  http://(\S+)/health  process (\d+)")
+NODE = re.compile(
+    r"node (\d)  storage API (\S+)  Kafka (\S+)  (?:MQTT \S+  )?http://(\S+)/health  process (\d+)"
+)
 
 
 class Up:

@@ -38,6 +38,9 @@ UPDATE_S: Final = 0.05
 """How often this node looks who leads what."""
 FIND_S: Final = 5.0
 """How long a CONNECT waits for the node of its session."""
+CLAIM_S: Final = 3.0
+"""How long the other nodes have to release a partition: longer than a lease."""
+IDLE_S: Final = 2.0
 READERS: Final = 4
 IDS_TRIED: Final = 1_000
 
@@ -75,6 +78,8 @@ class MqttCluster:
             broker.mapping,
             lambda: LogReader(drivers, broker.mapping, broker.codec, READERS),
             self.following.until_followed,
+            self._claim,
+            self._until_idle,
         )
         self.relays: Final = Relays(self._adopt)
         self.links: Final = Links(peers.network.channel("mqtt"), self)
@@ -84,8 +89,11 @@ class MqttCluster:
         self._creating: asyncio.Task[None] | None = None
         broker.make_client_id = self._make_client_id
         broker.publish_path.fast = None
+        self._claims: Final[dict[int, tuple[set[int], asyncio.Event]]] = {}
+        """By number, the nodes that have not answered a claim yet."""
+        self._next_claim = 0
         if isinstance(broker.writer, ClusterShardWriter):
-            broker.writer.check_lease = self.partitions.check_lease
+            broker.writer.check = self.partitions.check
 
     def serve_with(self, server: NetworkServer) -> None:
         """Serve connections that other nodes relay by this server."""
@@ -96,6 +104,7 @@ class MqttCluster:
         self.relays.start(self.links)
         self.links.start()
         self._broker.spawn(self._run(), "mqtt-cluster")
+        _log.info("mqtt_serves_in_cluster", shared_subscriptions=False, delayed_messages=False)
 
     async def close(self) -> None:
         await self.partitions.close()
@@ -110,7 +119,8 @@ class MqttCluster:
                 self.following.update()
                 self.partitions.update()
                 self.retained.update()
-            except StoreError as error:
+            except (StoreError, RuntimeError) as error:
+                # RuntimeError: the metadata have changed while they were looked through.
                 _log.warning("mqtt_cluster_not_updated", reason=str(error))
             if self._updated is not None:
                 self._updated.set_result(None)
@@ -228,9 +238,14 @@ class MqttCluster:
     def received(self, node: int, kind: int, number: int, content: bytes) -> None:
         """See `Receiver` of `links`."""
         if kind == frames.ENDS:
-            self.following.told(node, frames.read_ends(content))
+            self.following.ends_received(node, frames.read_ends(content))
         elif kind == frames.FOLLOW:
             self.following.follow(node)
+        elif kind == frames.CLAIM:
+            claim = frames.read_claim(content)
+            self._broker.spawn(self._release(node, number, claim), "mqtt-release")
+        elif kind == frames.RELEASED:
+            self._answered(node, number)
         else:
             self.relays.received(node, kind, number, content)
 
@@ -240,3 +255,44 @@ class MqttCluster:
     def lost(self, node: int) -> None:
         self.following.lost(node)
         self.relays.lost(node)
+        for number in list(self._claims):
+            self._answered(node, number)
+
+    # Claims
+
+    async def _claim(self, shard: str, epoch: int) -> None:
+        """Have the other nodes end what they do for the sessions of a partition. Nodes that are not
+        connected are dead, or will find that their lease has ended."""
+        nodes = {node for node in self.following.nodes() if self.links.is_connected(node)}
+        if not nodes:
+            return
+        self._next_claim += 1
+        number, answered = self._next_claim, asyncio.Event()
+        self._claims[number] = (nodes, answered)
+        for node in nodes:
+            self.links.post(node, frames.CLAIM, number, frames.claim(shard, epoch))
+        try:
+            async with asyncio.timeout(CLAIM_S):
+                await answered.wait()
+        except TimeoutError:
+            _log.warning(
+                "mqtt_claim_not_answered", shard=shard, nodes=",".join(map(str, sorted(nodes)))
+            )
+        finally:
+            del self._claims[number]
+
+    def _answered(self, node: int, number: int) -> None:
+        claim = self._claims.get(number)
+        if claim is not None:
+            claim[0].discard(node)
+            if not claim[0]:
+                claim[1].set()
+
+    async def _release(self, node: int, number: int, claim: frames.Claim) -> None:
+        await self.partitions.release(claim.shard, claim.epoch)
+        self.links.post(node, frames.RELEASED, number)
+
+    async def _until_idle(self, partition: int) -> None:
+        writer = self._broker.writer
+        if isinstance(writer, ClusterShardWriter):
+            await writer.until_idle(partition, IDLE_S)

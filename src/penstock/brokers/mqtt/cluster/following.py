@@ -95,7 +95,7 @@ class Following:
                 self._opening[name] = opening
         if is_first and not self._opening:
             self._scanned.set()
-        for tail in tails:
+        for tail in list(tails):
             self._place(tail)
 
     async def _open(self, topic: str, partition: int, name: str) -> None:
@@ -152,10 +152,10 @@ class Following:
         if not self._followers:
             return
         if not self._grown:
-            asyncio.get_running_loop().call_soon(self._report)
+            asyncio.get_running_loop().call_soon(self._post_grown)
         self._grown[name] = end
 
-    def _report(self) -> None:
+    def _post_grown(self) -> None:
         grown = {name: end for name, end in self._grown.items() if self._leads(name)}
         self._grown.clear()
         if grown:
@@ -168,7 +168,7 @@ class Following:
 
     # The node that follows
 
-    def told(self, node: int, ends: dict[str, int]) -> None:
+    def ends_received(self, node: int, ends: dict[str, int]) -> None:
         """Another node says how far shards go that it leads."""
         tails = self._delivery.tails.by_name
         is_new = node not in self._streams
@@ -180,7 +180,7 @@ class Following:
             elif not tail.is_gone:
                 self._delivery.advertise(tail, end)
         if is_new:
-            for tail in self._delivery.tails:
+            for tail in list(self._delivery.tails):
                 self._place(tail)
 
     def connected(self, node: int) -> None:
@@ -190,7 +190,7 @@ class Following:
     def lost(self, node: int) -> None:
         self._followers.discard(node)
         self._streams.discard(node)
-        for tail in self._delivery.tails:
+        for tail in list(self._delivery.tails):
             self._place(tail)
 
     def _refresh(self) -> None:
@@ -199,15 +199,15 @@ class Following:
         if now_s - self._refreshed_s < REFRESH_S or self._links is None:
             return
         self._refreshed_s = now_s
-        for tail in self._delivery.tails:
+        for tail in list(self._delivery.tails):
             self._place(tail)
-        for node in self._nodes():
+        for node in self.nodes():
             if self._links.is_connected(node):
                 self._links.post(node, frames.FOLLOW)
             else:
                 self._links.open(node)
 
-    def _nodes(self) -> set[int]:
+    def nodes(self) -> set[int]:
         """Return the other nodes that lead shards which the front end uses."""
         names = [tail.name for tail in self._delivery.tails]
         route = self._placement.route()
@@ -215,6 +215,7 @@ class Following:
             names += route.shards
         names += self._other_ends()
         found = {self._placement.leader(name) for name in names}
+        found |= self._streams | self._followers
         return {node for node in found if node is not None} - {self._placement.node_id}
 
     async def close(self) -> None:

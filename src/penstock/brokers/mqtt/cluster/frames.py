@@ -28,6 +28,10 @@ FOLLOW: Final = 5
 """The sender wants to know when shards grow that the receiver leads."""
 ENDS: Final = 6
 """Shards that the sender leads, and the offset after their last committed message."""
+CLAIM: Final = 7
+"""The sender leads a partition of sessions under an epoch: `Claim`. The number is answered."""
+RELEASED: Final = 8
+"""The sender does nothing more for the sessions of a partition that was claimed."""
 BACK: Final = 0x80
 
 _HEAD: Final = struct.Struct(">BQI")
@@ -42,9 +46,17 @@ class Opened(msgspec.Struct, frozen=True, array_like=True):
     transport: str
 
 
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """A partition of `__mqtt_sessions`, and the epoch of its leader."""
+
+    shard: str
+    epoch: int
+
+
 # Created at import: msgspec must not inspect a type for the first time in two threads.
 _encode: Final = msgspec.msgpack.Encoder().encode
 _opened: Final = msgspec.msgpack.Decoder(Opened).decode
+_claim: Final = msgspec.msgpack.Decoder(Claim).decode
 _ends: Final = msgspec.msgpack.Decoder(dict[str, int]).decode
 
 
@@ -58,6 +70,10 @@ def credit(size: int) -> bytes:
 
 def opened(host: str, port: int, transport: str) -> bytes:
     return _encode(Opened(host, port, transport))
+
+
+def claim(shard: str, epoch: int) -> bytes:
+    return _encode(Claim(shard, epoch))
 
 
 def ends(by_shard: dict[str, int]) -> bytes:
@@ -90,6 +106,14 @@ def read_opened(content: bytes) -> Opened:
         found: Opened = _opened(content)
     except msgspec.DecodeError as error:
         raise BadRequestError(f"not the client of a connection: {error}") from error
+    return found
+
+
+def read_claim(content: bytes) -> Claim:
+    try:
+        found: Claim = _claim(content)
+    except msgspec.DecodeError as error:
+        raise BadRequestError(f"not the claim of a partition: {error}") from error
     return found
 
 

@@ -37,8 +37,16 @@ class SessionPartitions:
         mapping: ReachableTopics,
         make_reader: Callable[[], LogReader],
         until_followed: Callable[[], Awaitable[object]],
+        claim: Callable[[str, int], Awaitable[object]],
+        until_idle: Callable[[int], Awaitable[object]],
     ) -> None:
-        """`until_followed` returns when all shards are followed that have messages."""
+        """`until_followed` returns when all shards are followed that have messages, `claim` when
+        the other nodes do nothing more for the sessions of a partition, `until_idle` when this one
+        does not."""
+        self._claim: Final = claim
+        self._until_idle: Final = until_idle
+        self._claimed: Final[dict[int, int]] = {}
+        """By partition, the highest epoch of another node's claim."""
         self._make_reader: Final = make_reader
         self._until_followed: Final = until_followed
         self._drivers: Final = drivers
@@ -53,7 +61,8 @@ class SessionPartitions:
         store = registry.store
         store.marked_partitions = lambda: list(self._loaded)
         store.may_write = self._may_write
-        store.writer.fence = self._check
+        store.writer.fence = self.check
+        registry.partition_of = self._partition_of
 
     def is_loaded(self, partition: int) -> bool:
         return partition in self._loaded and self._is_current(partition)
@@ -78,6 +87,8 @@ class SessionPartitions:
             self._shards[partition] = route.shards[partition]
             epoch = self._placement.epoch_led(route.shards[partition])
             known = self._epochs.get(partition)
+            if epoch is not None and epoch < self._claimed.get(partition, -1):
+                epoch = None  # the metadata of this node are older than those of the claimant
             if known == epoch:
                 continue
             if known is not None:
@@ -101,11 +112,11 @@ class SessionPartitions:
         _log.info("mqtt_sessions_moved", partition=partition, sessions=len(sessions))
 
     def _sessions_of(self, partition: int) -> list[Session]:
+        return [session for session in self._registry if session.partition == partition]
+
+    def _partition_of(self, client_id: str) -> int:
         route = self._placement.route()
-        if route is None:
-            return list(self._registry)
-        place = self._placement.partition_of
-        return [item for item in self._registry if place(item.client_id, route) == partition]
+        return -1 if route is None else self._placement.partition_of(client_id, route)
 
     async def _load(self, partition: int, epoch: int) -> None:
         while self._epochs.get(partition) == epoch:
@@ -123,11 +134,13 @@ class SessionPartitions:
     async def _load_once(self, partition: int) -> None:
         registry = self._registry
         await self._until_followed()
+        await self._until_idle(partition)
+        await self._claim(self._shards[partition], self._epochs[partition])
         recovery = PartitionRecovery(
             self._drivers, registry, self._mapping, self._make_reader(), partition
         )
         sessions = await recovery.load()
-        await registry.store.mark_partition(partition)
+        await registry.store.mark_partition(partition, sessions)
         self._loaded.add(partition)
         registry.start_timers(sessions)
         _log.info(
@@ -138,20 +151,23 @@ class SessionPartitions:
         )
 
     def _may_write(self, session: Session) -> bool:
-        route = self._placement.route()
-        if route is None:
-            return True
-        return self._placement.partition_of(session.client_id, route) in self._loaded
+        return session.partition in self._loaded
 
-    def _check(self, partition: int) -> None:
-        """Raise unless this node may write rows of a partition; called in the pool."""
+    def check(self, partition: int) -> None:
+        """Raise unless this node runs the sessions of a partition; called in the pool."""
         name = self._shards.get(partition, "")
         self._placement.check_epoch(name, self._epochs.get(partition))
 
-    def check_lease(self) -> None:
-        """Raise when this node leads partitions, and may have lost them without knowing."""
-        for name in list(self._shards.values()):
-            self._placement.check_lease(name)
+    # Between nodes
+
+    async def release(self, shard: str, epoch: int) -> None:
+        """Another node leads a partition under an epoch: do nothing more for its sessions."""
+        partition = int(shard.rpartition("_")[2])
+        self._claimed[partition] = max(epoch, self._claimed.get(partition, -1))
+        known = self._epochs.get(partition)
+        if known is not None and known < epoch and self._shards.get(partition) == shard:
+            self._drop(partition)
+        await self._until_idle(partition)
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())

@@ -58,10 +58,3 @@ class Placement:
             raise NotLeaderError(
                 shard_name or TOPIC, leader=None if leader is None else str(leader)
             )
-
-    def check_lease(self, shard_name: str) -> None:
-        """Raise `NotLeaderError` when this node leads a shard, as far as it knows, and its lease
-        has ended."""
-        entry = self._shards.get(shard_name)
-        if entry is not None and entry.replica is not None:
-            entry.replica.check_lease()

@@ -29,10 +29,20 @@ from penstock.brokers.mqtt.sessions.row_writer import TOPIC
 from penstock.brokers.mqtt.sessions.session import Session
 from penstock.brokers.mqtt.sessions.session_restore import restore_positions, restore_session
 from penstock.engine.contract import ShardInfo
-from penstock.errors import DeadlineError, StoreError, UnknownShardError, UnknownTopicError
+from penstock.errors import (
+    DeadlineError,
+    RetryableError,
+    StoreError,
+    UnknownShardError,
+    UnknownTopicError,
+)
 from penstock.platform.log import get_logger
 
 COMMIT_PAUSE_S: Final = 0.02
+LEADER_PAUSE_S: Final = 0.1
+LEADER_WAIT_S: Final = 30.0
+"""How long a replicated shard without a leader is waited for: without it, a client that repeats a
+QoS 2 publish would not be recognised."""
 COMMIT_WAIT_S: Final = 10.0
 """How long records that are not committed are waited for."""
 
@@ -88,13 +98,26 @@ class PartitionRecovery(Recovery):
         call = partial(self._drivers.shard_info, topic, partition, namespace=self._namespace)
         return await self._drivers.run_blocking(call)
 
+    async def _info_in_time(self, tail: ShardTail) -> ShardInfo:
+        """Return the bounds of a shard; wait for a leader where there can be another one."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + LEADER_WAIT_S
+        while True:
+            try:
+                return await self._info_of(tail.stored_topic, tail.partition)
+            except RetryableError:
+                topic = self._drivers.broker_cache.get_topic(tail.stored_topic, self._namespace)
+                if topic.config.replication == 1 or loop.time() > until_s:
+                    raise
+            await asyncio.sleep(LEADER_PAUSE_S)
+
     async def _find_bounds(self) -> list[_Bounds]:
         found = await asyncio.gather(*(self._bounds_of(tail) for tail in self._delivery.tails))
         return [bounds for bounds in found if bounds is not None]
 
     async def _bounds_of(self, tail: ShardTail) -> _Bounds | None:
         try:
-            info = await self._info_of(tail.stored_topic, tail.partition)
+            info = await self._info_in_time(tail)
         except (UnknownShardError, UnknownTopicError):
             return None  # deleted
         except StoreError as error:

@@ -17,7 +17,7 @@ from penstock.brokers.mqtt.retained.store import PAGE_RECORDS, PAGE_SIZE, TOPIC,
 from penstock.errors import RetryableError, StoreError, UnknownTopicError
 from penstock.meta import DEFAULT_NAMESPACE
 from penstock.platform.log import get_logger
-from penstock.record import Offset
+from penstock.record import Offset, StoredRecord
 
 RETRY_S: Final = 0.5
 CATCH_UP_S: Final = 5.0
@@ -115,28 +115,15 @@ class RetainedFollower:
             shard.task = None
 
     async def _read_to_end(self, shard: _Shard) -> None:
-        drivers = self._drivers
         while True:
-            records = await drivers.run_blocking(
-                partial(
-                    drivers.read_by_offset,
-                    TOPIC,
-                    shard.partition,
-                    Offset(shard.position),
-                    max_records=PAGE_RECORDS,
-                    max_size=PAGE_SIZE,
-                    namespace=self._namespace,
-                )
-            )
+            end = await self._info(shard)  # before the records: some may come in between
+            if end <= shard.position:
+                break
+            records = await self._read_page(shard)
             for record in records:
                 self._store.apply(record)
-            if not records:
-                info = await self._info(shard)
-                if info <= shard.position:
-                    break
-                shard.position = info  # compaction has removed the rest
-            else:
-                shard.position = records[-1].offset + 1
+            # Without records, compaction has removed the rest.
+            shard.position = records[-1].offset + 1 if records else end
             self._on_grown(shard.name, shard.position)
         async with self._moved:
             self._moved.notify_all()
@@ -145,6 +132,18 @@ class RetainedFollower:
             for other in self._shards.values()
         ):
             self._store.set_loaded()
+
+    async def _read_page(self, shard: _Shard) -> list[StoredRecord]:
+        call = partial(
+            self._drivers.read_by_offset,
+            TOPIC,
+            shard.partition,
+            Offset(shard.position),
+            max_records=PAGE_RECORDS,
+            max_size=PAGE_SIZE,
+            namespace=self._namespace,
+        )
+        return await self._drivers.run_blocking(call)
 
     async def _info(self, shard: _Shard) -> int:
         call = partial(self._drivers.shard_info, TOPIC, shard.partition, namespace=self._namespace)

@@ -8,12 +8,17 @@ already. So a publish is stored once, and is acknowledged or refused for certain
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
 from penstock.adapter import StorageDriverManager
-from penstock.brokers.mqtt.publish.shard_writer import Following, ShardWriter
-from penstock.brokers.mqtt.topics.mapping import MappedTopic
+from penstock.brokers.mqtt.publish.shard_writer import (
+    NO_PARTITION,
+    Append,
+    Following,
+    ShardWriter,
+)
 from penstock.engine.contract import Written
 from penstock.errors import (
     BusyError,
@@ -21,6 +26,7 @@ from penstock.errors import (
     NotLeaderError,
     NotSentError,
     RetryableError,
+    StoreError,
 )
 from penstock.meta import MetadataClient
 from penstock.record import Producer, Record
@@ -30,8 +36,13 @@ UNDONE_WAIT_S: Final = 10.0
 UNKNOWN_WAIT_S: Final = 60.0
 """How long an append is repeated whose outcome is unknown."""
 PAUSE_S: Final = 0.05
+IDLE_PAUSE_S: Final = 0.005
 _SEQUENCES: Final = 1 << 31
 _UNDONE: Final = (NotLeaderError, NotSentError, BusyError)
+
+
+class SessionMovedError(StoreError):
+    """The session of a publish is not run by this node any more: nothing was written."""
 
 
 class ClusterShardWriter(ShardWriter):
@@ -47,10 +58,20 @@ class ClusterShardWriter(ShardWriter):
         self._meta: Final = meta
         self._producers: Final[dict[str, Producer]] = {}
         """By shard, who writes, and the sequence number of the next record."""
-        self.check_lease: Callable[[], None] = lambda: None
-        """Raises when this node may not act for its sessions; called in the pool."""
+        self.check: Callable[[int], None] = lambda _: None
+        """Raises when this node may not act for the sessions of a partition; called in the pool."""
+        self._attempts: Final[Counter[int]] = Counter()
+        """By partition of the sessions, how many calls are in the pool."""
 
-    async def _append(self, mapped: MappedTopic, records: Sequence[Record]) -> Written:
+    async def until_idle(self, partition: int, seconds: float) -> None:
+        """Return when no call for the sessions of a partition is in the pool, or after a time."""
+        for _ in range(int(seconds / IDLE_PAUSE_S)):
+            if not self._attempts[partition]:
+                return
+            await asyncio.sleep(IDLE_PAUSE_S)
+
+    async def _append(self, together: Sequence[Append], records: Sequence[Record]) -> Written:
+        mapped = together[0].mapped
         name, route = mapped.shard_name, mapped.route
         assert route is not None, "a topic without a route is created first"
         producer = self._producers.get(name)
@@ -58,23 +79,32 @@ class ClusterShardWriter(ShardWriter):
             producer = await self._new_producer()
         self._producers[name] = producer
 
+        sessions = [append.session for append in together if append.session is not None]
+        partition = sessions[0].partition if sessions else NO_PARTITION
+
         def write() -> Written:
-            self.check_lease()
+            if partition != NO_PARTITION:
+                self.check(partition)
+            if any(session.is_unloaded for session in sessions):
+                raise SessionMovedError(f"another node runs the sessions of partition {partition}")
             return route.driver.batch_write(name, records, producer=producer)
 
-        written = await self._repeat(name, write)
+        written = await self._repeat(name, partition, write)
         sequence = (producer.sequence + len(records)) % _SEQUENCES
         self._producers[name] = producer._replace(sequence=sequence)
         return written
 
-    async def _repeat(self, name: str, write: Callable[[], Written]) -> Written:
+    async def _repeat(self, name: str, partition: int, write: Callable[[], Written]) -> Written:
         """Return what a write returns, once its outcome is known."""
         loop = asyncio.get_running_loop()
         began, is_unknown = loop.time(), False
         while True:
+            self._attempts[partition] += 1
             try:
                 return await self._drivers.run_blocking(write)
-            except DiskFullError:
+            except (DiskFullError, SessionMovedError):
+                if is_unknown:
+                    self._producers.pop(name, None)
                 raise
             except RetryableError as error:
                 is_unknown = is_unknown or not isinstance(error, _UNDONE)
@@ -84,6 +114,8 @@ class ClusterShardWriter(ShardWriter):
                         # The store may have the records: the next ones are not a repetition.
                         self._producers.pop(name, None)
                     raise
+            finally:
+                self._attempts[partition] -= 1
             await asyncio.sleep(PAUSE_S)
 
     async def _new_producer(self) -> Producer:

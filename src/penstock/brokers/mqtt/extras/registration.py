@@ -15,9 +15,29 @@ from penstock.brokers.mqtt.extras.sparkplug import CERTIFICATES, BirthCertificat
 from penstock.brokers.mqtt.extras.stored_table import StoredTable
 from penstock.brokers.mqtt.extras.sys_topics import SysTopics
 from penstock.brokers.mqtt.policy.filters import EXCLUSIVE_PREFIX
+from penstock.brokers.mqtt.protocol.hooks import Client
+from penstock.brokers.mqtt.wire.packets import Publish
+from penstock.brokers.mqtt.wire.reason_codes import ReasonCode
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from penstock.brokers.mqtt.broker import MqttBroker
+
+_log: Final = get_logger(__name__)
+
+
+class NoDelayedMessages:
+    """Refuses delayed messages: in a cluster of several nodes no node is chosen to publish them."""
+
+    async def publish(self, client: Client, publish: Publish) -> int:
+        """See `PublishHandler`."""
+        _log.info(
+            "mqtt_delayed_refused",
+            client=client.client_id,
+            topic=publish.topic[:100],
+            reason="delayed messages are not served in a cluster of several nodes",
+        )
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 class Extras:
@@ -52,9 +72,12 @@ class Extras:
 
     async def _start(self) -> None:
         broker = self._broker
-        await self.delayed.load()
-        receipts = ShardReceipts(broker.drivers, broker.mapping, self.delayed.oldest_due_ms)
-        broker.spawn(self.delayed.run(receipts), "mqtt-delayed")
+        if broker.cluster is None:
+            await self.delayed.load()
+            receipts = ShardReceipts(broker.drivers, broker.mapping, self.delayed.oldest_due_ms)
+            broker.spawn(self.delayed.run(receipts), "mqtt-delayed")
+        else:
+            broker.hooks.publish_handlers[DELAYED_PREFIX] = NoDelayedMessages()
         if broker.all_settings.mqtt_features.sparkplug and broker.is_first_node:
             await BirthCertificates(broker).start()
         if broker.all_settings.mqtt_features.sys_interval_ms:

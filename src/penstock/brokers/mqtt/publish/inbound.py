@@ -341,6 +341,7 @@ class Inbound:
         append = self._appends.get(mapped.shard_name)
         if append is None:
             append = self._appends[mapped.shard_name] = Append(mapped, self._appended)
+            append.session = self._session
         return append
 
     def _pending_ack(self, publish: Publish) -> PendingAck:

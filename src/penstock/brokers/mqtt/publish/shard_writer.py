@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.adapter import StorageDriverManager
 from penstock.adapter.topics import TopicRoute
@@ -25,6 +25,10 @@ from penstock.engine.contract import Written
 from penstock.errors import BadRequestError, RecordTooLargeError, StoreError
 from penstock.record import Offset, Record
 
+if TYPE_CHECKING:
+    from penstock.brokers.mqtt.sessions.session import Session
+
+NO_PARTITION: Final = -1
 TOGETHER_SIZE_MAX: Final = 4 << 20
 """Bytes of the appends that one call in the pool combines."""
 
@@ -48,13 +52,15 @@ class Following(Protocol):
 class Append:
     """Records of one connection, or of the front end itself, for one shard."""
 
-    __slots__ = ("done", "mapped", "messages", "records", "size", "tokens")
+    __slots__ = ("done", "mapped", "messages", "records", "session", "size", "tokens")
 
     def __init__(self, mapped: MappedTopic, done: Done) -> None:
         self.mapped: Final = mapped
         self.done: Final = done
         """Called on the event loop with the outcome of each record, when the contract of the
         storage acknowledges it."""
+        self.session: Session | None = None
+        """Whose client publishes; None: the node itself."""
         self.records: Final[list[Record]] = []
         self.messages: Final[list[Message]] = []
         """The records as subscribers get them; empty for records that have no subscribers."""
@@ -138,7 +144,7 @@ class ShardWriter:
             self._delivery.expect(shard_name)
         written: Written | None = None
         try:
-            written = await self._append(together[0].mapped, records)
+            written = await self._append(together, records)
         except (BadRequestError, RecordTooLargeError) as error:
             if len(records) == 1:
                 return [[error]]
@@ -157,8 +163,9 @@ class ShardWriter:
             first = Offset(first + len(append.records))
         return outcomes
 
-    async def _append(self, mapped: MappedTopic, records: Sequence[Record]) -> Written:
-        """Append records in the pool, all or none."""
+    async def _append(self, together: Sequence[Append], records: Sequence[Record]) -> Written:
+        """Append the records of some appends in the pool, all or none."""
+        mapped = together[0].mapped
         route = mapped.route
         assert route is not None, "a topic without a route is created first"
         return await self._drivers.run_blocking(
@@ -185,6 +192,10 @@ class ShardWriter:
         return outcomes
 
 
+def _place_of(append: Append) -> int:
+    return NO_PARTITION if append.session is None else append.session.partition
+
+
 def _write_one(route: TopicRoute, shard_name: str, record: Record) -> Written | StoreError:
     try:
         return route.driver.write(shard_name, record)
@@ -193,10 +204,11 @@ def _write_one(route: TopicRoute, shard_name: str, record: Record) -> Written | 
 
 
 def _first_of(queue: deque[Append]) -> list[Append]:
-    """Remove and return the appends that one call writes."""
+    """Remove and return the appends that one call writes: those of sessions that end here
+    together, when another node leads their partition."""
     together = [queue.popleft()]
-    size = together[0].size
-    while queue and size + queue[0].size <= TOGETHER_SIZE_MAX:
+    size, place = together[0].size, _place_of(together[0])
+    while queue and size + queue[0].size <= TOGETHER_SIZE_MAX and _place_of(queue[0]) == place:
         size += queue[0].size
         together.append(queue.popleft())
     return together

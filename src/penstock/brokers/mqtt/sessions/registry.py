@@ -74,6 +74,7 @@ class SessionRegistry:
         self._sessions: Final[dict[str, Session]] = {}
         store.has_session = self._sessions.__contains__
         self._due: Final[DueTimes[Session]] = DueTimes()
+        self.partition_of: Callable[[str], int] = lambda _: -1
         self.make_number: Callable[[], int] = lambda: randbits(NUMBER_BITS) | 1
         self.connected = 0
         self.expired = 0
@@ -168,6 +169,7 @@ class SessionRegistry:
                 f"{self.limits.sessions} (mqtt.sessions_max)"
             )
         session = Session(self.make_number(), client_id, self.delivery, version=version)
+        session.partition = self.partition_of(client_id)
         self._sessions[client_id] = session
         return session
 
@@ -449,6 +451,7 @@ class SessionRegistry:
         """Take over the sessions that were read from the rows; their clients are not connected."""
         now_ms = self.delivery.now_ms()
         for session in sessions:
+            session.partition = self.partition_of(session.client_id)
             self._sessions[session.client_id] = session
             for subscription in session.subscriptions.values():
                 if is_shared(subscription.filter):
@@ -474,7 +477,7 @@ class SessionRegistry:
             self._detach(session)
             session.will = None
             self._remove_subscriptions(session, list(session.subscriptions.values()))
-            session.is_ended = True
+            session.is_ended = session.is_unloaded = True
             session.hints = None
             self._sessions.pop(session.client_id, None)
             if owner is not None:

@@ -48,7 +48,9 @@ class Session(Outgoing):
         "due_ms",
         "expiry_s",
         "is_ended",
+        "is_unloaded",
         "owner",
+        "partition",
         "publishing_will",
         "receipts_are_dirty",
         "received",
@@ -81,6 +83,10 @@ class Session(Outgoing):
         self.due_ms = 0
         """The time at which the session is in the heap of due times; 0: it is not there."""
         self.is_ended = False
+        self.is_unloaded = False
+        """Whether another node runs the session now."""
+        self.partition = -1
+        """In a cluster: that of its rows, whose leader runs the session."""
         self.owner: ClientSink | None = None
         """The connection that opened the session last, from before its CONNACK until it ends."""
         self.received: dict[int, tuple[str, int] | None] | None = None

@@ -84,7 +84,11 @@ class SessionStore:
     async def put_with_position(self, session: Session) -> None:
         """Write the row of a session whose connection has ended, and where it is."""
         written = self._changed_rows(session)
-        await self.writer.write([session_row(session), *written])
+        try:
+            await self.writer.write([session_row(session), *written])
+        except StoreError:
+            self._repeat([session])
+            raise
 
     async def remove(self, session: Session) -> None:
         """Remove all rows of a session."""
@@ -109,13 +113,23 @@ class SessionStore:
     # Inbound QoS 2
 
     async def put_receipts(self, session: Session) -> None:
-        await self.writer.write([_receipt_row(session)])
+        try:
+            await self.writer.write([_receipt_row(session)])
+        except StoreError:
+            self._repeat([session])
+            raise
 
     def put_receipts_then(
         self, session: Session, then: Callable[[], None], otherwise: Callable[[], None]
     ) -> None:
         """Write the row of receipts; then call `then`, or `otherwise` when that fails."""
-        done = partial(_continue, session, session.sink, then, otherwise)
+        sink = session.sink
+
+        def done(error: StoreError | None) -> None:
+            if error is not None:
+                self._repeat([session])
+            _continue(session, sink, then, otherwise, error)
+
         self.writer.put([_receipt_row(session)], done)
 
     # Outgoing QoS 2
@@ -232,11 +246,16 @@ class SessionStore:
             found.append(session_row(session))
         return found
 
-    async def mark_partition(self, partition: int) -> None:
-        """Write a whole mark for the sessions of one partition."""
-        await self.writer.write(
-            self._mark_rows({tail: tail.safe_end for tail in self._delivery.tails}, [partition])
-        )
+    async def mark_partition(self, partition: int, sessions: Iterable[Session]) -> None:
+        """Write what the recovery of a partition has found, and then a whole mark for it."""
+        tails = self._delivery.tails
+        ends = {tail: tail.safe_end for tail in tails}
+        found: list[Row] = []
+        for session in sessions:
+            found += self._changed_rows(session)
+        if found:
+            await self.writer.write(found)
+        await self.writer.write(self._mark_rows(ends, [partition]))
 
     def _mark_rows(
         self, ends: dict[ShardTail, int], partitions: Iterable[int] | None = None

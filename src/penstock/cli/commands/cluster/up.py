@@ -42,8 +42,8 @@ def up(
         typer.Option(
             "--port-base",
             min=1024,
-            max=65_532,
-            help=f"First port; each node takes four of the next {_PORTS_EACH}. Default: free ones.",
+            max=65_530,
+            help=f"First port; each node takes six of the next {_PORTS_EACH}. Default: free ones.",
         ),
     ] = None,
     restart: Annotated[
@@ -93,7 +93,7 @@ def _print_addresses(cluster: LocalCluster, directory: ClusterDirectory) -> None
         own = node.ports
         print_line(
             f"  node {own.node}  storage API {own.storage_address}  Kafka {own.kafka_address}  "
-            f"http://{own.http_address}/health  process {node.pid}"
+            f"MQTT {own.mqtt_address}  http://{own.http_address}/health  process {node.pid}"
         )
     last = cluster.nodes[-1]
     for line in (
