@@ -96,7 +96,7 @@ def test_a_client_takes_its_session_over_at_another_node(nodes: MqttNodes) -> No
     first.subscribe("wanderer/#", 1)
     second = PahoClient(nodes.mqtt[2], client_id, clean=False, expiry_s=300)
     assert second.is_session_present
-    first.client.loop_stop()
+    first.disconnect()
     second.drop()
     with paho_client(nodes.mqtt[3], "sender") as sender:
         sender.publish("wanderer/home", b"while away", 1)
