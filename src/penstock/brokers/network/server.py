@@ -127,7 +127,7 @@ class NetworkServer:
         self._next_id += 1
         peer = PeerAddress(name, 0)
         connection = Connection(self._context, number, served, peer, "internal")
-        self._connections[number] = connection
+        self._connections[connection.descriptor] = connection
         connection.use(self._make_protocol(connection))
         connection.start_reading()
         return client

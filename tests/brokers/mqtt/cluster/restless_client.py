@@ -48,7 +48,7 @@ class RestlessClient:
         self._client.on_message = lambda _client, _data, message: self.received.update(
             [bytes(message.payload)]
         )
-        self._is_closed = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         assert self._connected.wait(PATIENCE_S), f"{client_id} was not accepted"
@@ -65,7 +65,7 @@ class RestlessClient:
             self._connected.set()
 
     def _run(self) -> None:
-        while not self._is_closed:
+        while not self._closing.is_set():
             alive = self._nodes.alive
             if not alive:
                 return
@@ -77,7 +77,7 @@ class RestlessClient:
                 time.sleep(PAUSE_S)
                 continue
             while self._client.loop(PAUSE_S) == paho.MQTT_ERR_SUCCESS:
-                if self._is_closed:
+                if self._closing.is_set():
                     return
             time.sleep(PAUSE_S)
 
@@ -98,6 +98,6 @@ class RestlessClient:
         )
 
     def close(self) -> None:
-        self._is_closed = True
+        self._closing.set()
         self._thread.join(PATIENCE_S)
         self._client.disconnect()

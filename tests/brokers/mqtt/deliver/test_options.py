@@ -133,7 +133,7 @@ async def test_a_slow_subscriber_falls_behind_and_loses_nothing_but_qos_0() -> N
     session.writable()
     await world.quiet()
     assert sorted(client.payloads()) == sorted(expected)
-    assert session.behind is None
+    assert session.lagging is None
     world.publish("t0", b"live", 0)
     await world.quiet()
     assert client.payloads() == [b"live"]

@@ -81,7 +81,7 @@ async def test_history_comes_before_live_messages_without_gap_or_duplicate() -> 
                 got.append(message.payload)
                 puback(session, message)
         assert got == [b"%d" % number for number in range(first, 60)], start
-        assert session.behind is None
+        assert session.lagging is None
         await world.service.store.mark()
         assert not session.has_starts
         world.close()
@@ -152,7 +152,7 @@ async def test_a_topic_that_is_deleted_and_created_again_begins_anew() -> None:
     world.publish("a", b"new")
     await world.quiet()
     assert client.payloads() == [b"new"]
-    assert session.behind is None
+    assert session.lagging is None
     await world.crash()
     session, client, _ = await world.connect()
     await world.quiet()

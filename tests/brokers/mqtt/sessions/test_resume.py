@@ -59,7 +59,7 @@ async def test_a_session_gets_what_was_published_while_its_client_was_away() -> 
     await world.quiet()
     assert got == expected
     assert client.messages() == []
-    assert session.behind is None
+    assert session.lagging is None
     world.publish("a", b"live")
     await world.quiet()
     assert client.payloads() == [b"live"]

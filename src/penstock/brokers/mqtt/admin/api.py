@@ -176,7 +176,7 @@ def _session_item(session: Session) -> Item:
         "expires_at_ms": session.expires_at_ms or None,
         "subscriptions": len(session.subscriptions),
         "in_flight": 0 if window is None else window.size,
-        "shards_behind": len(session.behind or ()),
+        "shards_behind": len(session.lagging or ()),
     }
 
 

@@ -167,21 +167,21 @@ def _send_retained(turn: Pump) -> None:
 
 
 def _catch_up_all(turn: Pump) -> None:
-    behind = turn.to.behind
-    if behind is None:
+    lagging = turn.to.lagging
+    if lagging is None:
         return
-    for tail, cursor in list(behind.items()):
+    for tail, cursor in list(lagging.items()):
         _catch_up(turn, tail, cursor)
-    if not behind:
-        turn.to.behind = None
+    if not lagging:
+        turn.to.lagging = None
 
 
 def _catch_up(turn: Pump, tail: ShardTail, cursor: Cursor) -> None:
     """Send messages from the log until the subscriber is live in the shard, or has to wait."""
     to = turn.to
     context = to.context
-    behind = to.behind
-    assert behind is not None, "the caller has looked"
+    lagging = to.lagging
+    assert lagging is not None, "the caller has looked"
     while cursor.next < tail.known_end and not tail.is_gone:
         if turn.room <= 0:
             return
@@ -194,7 +194,7 @@ def _catch_up(turn: Pump, tail: ShardTail, cursor: Cursor) -> None:
         cursor.is_waiting = False
         if _send_page(turn, tail, cursor, page):
             cursor.next = max(cursor.next, min(page.end, tail.known_end))
-    del behind[tail]
+    del lagging[tail]
     to.mark_position_dirty()
     _drop_starts(to, tail)
 

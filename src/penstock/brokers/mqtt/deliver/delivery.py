@@ -448,7 +448,7 @@ class Delivery:
             for tail in (self.tails if subscriber.is_persistent else ())
             if tail.known_end != tail.marked_end
         }
-        for tail in subscriber.behind or ():
+        for tail in subscriber.lagging or ():
             starts[tail] = tail.known_end
         return starts or None
 

@@ -3,7 +3,7 @@
 For each shard a connected subscriber is in one of two modes:
 
     live      gets each run as `Delivery` hands it over; nothing is kept for that
-    behind    `behind` has a cursor, from which `pump` reads the log when the window has room; at
+    lagging   `lagging` has a cursor, from which `pump` reads the log when the window has room; at
               the end that delivery knows, the cursor is removed: live
 
 A subscriber falls behind when its window is full, its output is too long, or it has just resumed.
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 class Outgoing:
     __slots__ = (
-        "behind",
         "context",
         "has_starts",
         "held",
         "hints",
         "is_persistent",
+        "lagging",
         "number",
         "position_is_dirty",
         "pump_is_requested",
@@ -63,7 +63,7 @@ class Outgoing:
         self.subscriptions: Final[dict[str, Subscription]] = {}
         """By the filter that the client named."""
         self.window: Window | None = None
-        self.behind: dict[ShardTail, Cursor] | None = None
+        self.lagging: dict[ShardTail, Cursor] | None = None
         self.hints: dict[ShardTail, Hint] | None = None
         self.retained: RetainedQueue | None = None
         self.shares: Shares | None = None
@@ -95,8 +95,8 @@ class Outgoing:
 
     def _deliver_qos0(self, run: Run, match: Match, sink: ClientSink) -> None:
         context = self.context
-        if self.behind is not None and run.tail is not None:
-            cursor = self.behind.get(run.tail)
+        if self.lagging is not None and run.tail is not None:
+            cursor = self.lagging.get(run.tail)
             if cursor is not None and cursor.has_qos0:
                 return
         if sink.unsent > context.unsent_max:
@@ -129,7 +129,7 @@ class Outgoing:
     def _deliver_acknowledged(self, run: Run, match: Match, qos: int, sink: ClientSink) -> None:
         tail = run.tail
         assert tail is not None, "messages that are not stored have QoS 0"
-        if self.behind is not None and tail in self.behind:
+        if self.lagging is not None and tail in self.lagging:
             return
         window = self.window
         if window is None:
@@ -316,12 +316,12 @@ class Outgoing:
         if sink is not None and self.sink is sink and data:
             sink.send(data)
 
-    # Behind
+    # Lagging
 
     def _fall_behind(self, tail: ShardTail, offset: int) -> None:
-        if self.behind is None:
-            self.behind = {}
-        self.behind[tail] = Cursor(offset)
+        if self.lagging is None:
+            self.lagging = {}
+        self.lagging[tail] = Cursor(offset)
         self.context.counts.fell_behind += 1
         self.mark_position_dirty()
         if self.window is None or self.window.is_empty():
@@ -339,7 +339,7 @@ class Outgoing:
 
     def page_was_read(self, tail: ShardTail) -> None:
         """A read of the log that the subscriber waited for has ended."""
-        cursor = None if self.behind is None else self.behind.get(tail)
+        cursor = None if self.lagging is None else self.lagging.get(tail)
         if cursor is not None:
             cursor.is_waiting = False
 
@@ -353,7 +353,7 @@ class Outgoing:
     def has_waiting(self) -> bool:
         """Say whether something waits for room in the window or the output."""
         return bool(
-            self.behind
+            self.lagging
             or self.retained is not None
             or (self.window is not None and self.window.resend)
         )
@@ -391,9 +391,9 @@ class Outgoing:
             self.sends_releases = bool(window.released)
         if self.hints is not None:
             hints, self.hints = self.hints, None
-            self.behind = {}
+            self.lagging = {}
             for tail, hint in hints.items():
-                cursor = self.behind[tail] = Cursor.of_hint(hint, tail.known_end)
+                cursor = self.lagging[tail] = Cursor.of_hint(hint, tail.known_end)
                 cursor.has_qos0 = self.context.queues_qos0
         if self.has_waiting() or self.sends_releases:
             self.context.request_pump(self)
@@ -409,11 +409,11 @@ class Outgoing:
             window.resend.clear()
             if window.is_empty() and not window.sent_ends:
                 self.window = None
-        if self.behind:
+        if self.lagging:
             self.hints = {
-                tail: cursor.as_hint(tail.known_end) for tail, cursor in self.behind.items()
+                tail: cursor.as_hint(tail.known_end) for tail, cursor in self.lagging.items()
             }
-        self.behind = None
+        self.lagging = None
 
     def mark_position_dirty(self) -> None:
         """Write the position of the session at the next mark."""
@@ -428,7 +428,7 @@ class Outgoing:
         """Return, by shard, the lowest offset that the session still needs; without those where it
         needs nothing before the next mark."""
         positions = {} if self.window is None else self.window.lowest(self.shared_ids())
-        for tail, cursor in (self.behind or {}).items():
+        for tail, cursor in (self.lagging or {}).items():
             positions[tail] = min(cursor.position, positions.get(tail, cursor.position))
         for tail, hint in (self.hints or {}).items():
             positions[tail] = min(hint.first, positions.get(tail, hint.first))
@@ -438,7 +438,7 @@ class Outgoing:
         """Return, by shard, the offset up to which messages that the session needs may have been
         sent."""
         ends = {} if self.window is None else self.window.sent(self.shared_ids())
-        for places in (self.behind, self.hints):
+        for places in (self.lagging, self.hints):
             for tail, place in (places or {}).items():
                 if place.dup_until > ends.get(tail, 0):
                     ends[tail] = place.dup_until

@@ -52,17 +52,17 @@ def begin_replay(to: Outgoing, subscription: Subscription, starts: dict[ShardTai
         if subscription.since is None:
             subscription.since = {}
         subscription.since[tail] = start
-        cursor = None if to.behind is None else to.behind.get(tail)
+        cursor = None if to.lagging is None else to.lagging.get(tail)
         position = tail.known_end if cursor is None else cursor.position
         for other in to.subscriptions.values():
             if other is not subscription:
                 if other.since is None:
                     other.since = {}
                 other.since[tail] = max(position, other.since.get(tail, 0))
-        if to.behind is None:
-            to.behind = {}
-        to.behind[tail] = Cursor(min(start, position))
-        to.behind[tail].has_qos0 = True
+        if to.lagging is None:
+            to.lagging = {}
+        to.lagging[tail] = Cursor(min(start, position))
+        to.lagging[tail].has_qos0 = True
         if to.window is not None and to.window.sent_ends.get(tail, 0) > start:
             to.window.sent_ends[tail] = start
     to.has_starts = True

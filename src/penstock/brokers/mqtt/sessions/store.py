@@ -104,7 +104,7 @@ class SessionStore:
 
     def _remove_again(self) -> None:
         """Remove rows that could not be removed before. A client that has a session again has
-        replaced its row; its other rows are told apart by the number of the session."""
+        replaced its row; its other rows have the number of their session."""
         unremoved, self._unremoved = self._unremoved, {}
         for client_id, session in unremoved.items():
             if not self.has_session(client_id):
@@ -357,7 +357,7 @@ def _prune_receipts(session: Session, marked: dict[ShardTail, int]) -> None:
 def _drop_starts(session: Session) -> None:
     """Drop the starts of subscriptions where nothing from before the mark is read any more."""
     session.has_starts = False
-    needed = (session.behind or {}).keys() | (session.hints or {}).keys()
+    needed = (session.lagging or {}).keys() | (session.hints or {}).keys()
     saved = {} if session.written_position is None else session.written_position.positions
     for subscription in session.subscriptions.values():
         if subscription.since is not None:
