@@ -13,7 +13,7 @@ from tests.meta.raft.cluster_in_process import wait_until
 from tests.meta.raft.test_serve_cluster import Servers
 
 import penstock
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, SetupError
 from penstock.node.node import Node
 from penstock.record import Offset
 from penstock.remote.server.node_server import Server
@@ -90,6 +90,29 @@ def test_damage_that_is_deleted_is_reported_no_more(node: Node) -> None:
     node.scrubber.look_again()
     assert node.scrubber.damaged() == []
     assert metric(node, "damaged_shards") == 0
+
+
+def test_an_engine_that_cannot_be_opened_does_not_stop_the_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.admin.create_topic_full("rows", 1, {"storage": "rocksdb"})
+    engines = node.handler.engines
+    (lost,) = {
+        entry.topic.storage_type
+        for entry in node.storage_cache.entries()
+        if "rocksdb" in entry.topic.storage_type.lower()
+    }
+    get = type(engines).get
+
+    def fail(self: object, storage_type: str) -> object:
+        if storage_type == lost:
+            raise SetupError("the package of the engine is missing")
+        return get(engines, storage_type)
+
+    monkeypatch.setattr(type(engines), "get", fail)
+    assert node.scrubber._rate(node.scrubber._entries()) > 0
+    node.scrubber.run_once()
+    assert len(node.scrubber.damaged()) == 1
 
 
 def test_a_whole_store_has_no_damage(directory: Path) -> None:

@@ -171,7 +171,10 @@ class Scrubber:
     def _engine_of(self, entry: ShardEntry) -> VerifiedEngine | None:
         if not entry.is_open:
             return None
-        engine: object = self._handler.engines.get(entry.topic.storage_type)
+        try:
+            engine: object = self._handler.engines.get(entry.topic.storage_type)
+        except StoreError:
+            return None  # its package is missing, or its directory: the start has reported it
         return engine if isinstance(engine, VerifiedEngine) else None
 
     def _verify(self, entry: ShardEntry) -> Iterator[int]:

@@ -29,7 +29,6 @@ def port() -> Iterator[int]:
     features = {
         "sparkplug": True,
         "sys_interval_ms": 50,
-        "delayed_max": 3,
         "rewrite": [{"filter": "old/#", "pattern": "old/(.*)", "topic": "new/$1"}],
         "auto_subscribe": [{"filter": "inbox/${clientid}", "qos": 1}],
     }
@@ -50,8 +49,12 @@ def test_a_delayed_message_arrives_with_its_properties(port: int) -> None:
         assert message.properties.user_properties == [("a", "b")]
 
 
-def test_delayed_messages_are_bounded_and_their_names_checked(port: int) -> None:
-    with connected(port, "many") as client:
+def test_delayed_messages_are_bounded_and_their_names_checked(tmp_path: Path) -> None:
+    settings = node_settings(mqtt_features__delayed_max=3)
+    with (
+        serve(tmp_path / "data", settings) as server,
+        connected(port_of(server), "many") as client,
+    ):
         for _ in range(3):
             client.publish("$delayed/3600/later/y", b"", qos=1)
         with pytest.raises(RefusedError, match="quota exceeded"):
