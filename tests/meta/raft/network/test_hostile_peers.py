@@ -89,16 +89,26 @@ def refusals_of_a_stranger(cluster: ClusterInProcess, node: int, at: str) -> lis
     return [one.reason for one in found if isinstance(one, HandshakeRejected)]
 
 
+def incarnations(cluster: ClusterInProcess, node: int) -> dict[int, str]:
+    return {one.node_id: one.incarnation for one in cluster.clients[node].members}
+
+
+def known_members(cluster: ClusterInProcess, node: int) -> dict[int, str]:
+    """Return the members as a node knows them when all of them are recorded."""
+    wait_until(lambda: all(incarnations(cluster, node).values()), "the members are recorded")
+    return incarnations(cluster, node)
+
+
 def check_untouched(cluster: ClusterInProcess, before: dict[int, str]) -> None:
-    for client in cluster.clients.values():
-        assert {one.node_id: one.incarnation for one in client.members} == before
+    for node, client in cluster.clients.items():
+        assert known_members(cluster, node) == before
         for status in client.raft_status:
             assert set(status.configuration.voters) == {1, 2, 3}
 
 
 def test_a_stranger_cannot_expel_a_live_member(cluster: ClusterInProcess) -> None:
     leader = cluster.leader()
-    before = {one.node_id: one.incarnation for one in cluster.clients[leader].members}
+    before = known_members(cluster, leader)
     victim = next(node for node in (3, 2) if node != leader)
     # As a release spoke that knew no keys.
     for address in cluster.addresses.values():
@@ -120,7 +130,7 @@ def test_a_stranger_cannot_take_the_place_of_a_member_that_is_away(
     cluster: ClusterInProcess,
 ) -> None:
     leader = cluster.leader()
-    before = {one.node_id: one.incarnation for one in cluster.clients[leader].members}
+    before = known_members(cluster, leader)
     victim = next(node for node in (3, 2) if node != leader)
     cluster.stop(victim)
 
